@@ -15,7 +15,10 @@ COMMANDS = {
     "timers": ("bench.timers", "the cost of timers in each store, and of 100,000 waiting ones in an idle runtime"),
     "requests": ("bench.requests", "the memory of entities that wait for people, and the cost of a decision"),
     "sends": ("bench.sends", "the cost of a send to an idle entity, and of loading one with a long history"),
-    "serve": ("bench.serve", "the cost of HTTP compared with the same calls in the process, and of 500 event streams"),
+    "serve": (
+        "bench.serve",
+        "the cost of HTTP compared with the same calls in the process, 500 event streams, and the pace of streams",
+    ),
     "gaps": ("bench.gaps", "the longest gap of the event loop while the loom is locked, pruned, copied or listed"),
     "reads": ("bench.reads", "the cost of reading an entity of 10,000 turns over HTTP, compared with one of 100"),
     "listings": ("bench.listings", "the cost of listing 100,000 entities, compared with 1,000"),

@@ -4,7 +4,7 @@
 loom in SQLite, client and server in one process (a bare ASGI application under the same server and client is the
 floor). *first byte* is the time from the crystal's first piece until a reader of the event stream has it, compared with
 `runtime.watch`. *streams* is the time of a turn of an entity that 500 event streams follow, compared with one without
-followers.
+followers. *pace* is how evenly each kind of stream shows the words of a model that says 50 a second (`pace.py`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from bench.pace import (
+    LEAST_RATE,
+    MOST_BEYOND,
+    MOST_LATE,
+    Pace,
+    PacedCrystal,
+    list_faults,
+    make_paced_cantrip,
+    measure_each,
+    measure_many,
+)
 from cantrip_actors import Cantrip, Circle, Invocation, Runtime, gate, scripted
 from cantrip_actors.http import Service, ServiceLimits, ServiceSettings, make_app
 from cantrip_actors.http.server import listen, run_hypercorn
@@ -79,8 +90,8 @@ async def _serve(app: Any) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def _open_service(runtime: Runtime) -> AsyncIterator[tuple[Service, str]]:
-    service = Service(runtime, [SPELL], limits=ServiceLimits(rate=1e9, burst=1e9, casts=10_000, streams=10_000))
+async def _open_service(runtime: Runtime, cantrip: Cantrip = SPELL) -> AsyncIterator[tuple[Service, str]]:
+    service = Service(runtime, [cantrip], limits=ServiceLimits(rate=1e9, burst=1e9, casts=10_000, streams=10_000))
     async with service.open(), _serve(make_app(service)) as url:
         yield service, url
         service.end_streams()
@@ -174,13 +185,10 @@ async def measure_streams(streams: int, turns: int) -> dict[str, float]:
             async with anyio.create_task_group() as tasks:
                 for _ in range(readers):
                     tasks.start_soon(read)
-                with service.feed(entity.id) as feed:
-                    while feed.readers <= readers:  # noqa: ASYNC110  # no event says so
-                        await anyio.sleep(0.01)
-                    await anyio.sleep(0.5)
-                    began = time.perf_counter()
-                    await entity.send(f"turns {turns}")
-                    took = time.perf_counter() - began
+                await _wait_for_readers(service, entity.id, readers)
+                began = time.perf_counter()
+                await entity.send(f"turns {turns}")
+                took = time.perf_counter() - began
                 tasks.cancel_scope.cancel()
             await entity.stop()
             return took / turns
@@ -188,8 +196,28 @@ async def measure_streams(streams: int, turns: int) -> dict[str, float]:
         return {"turn_alone": await seconds(0) * 1e3, "turn_followed": await seconds(streams) * 1e3}
 
 
+async def _wait_for_readers(service: Service, entity_id: str, readers: int) -> None:
+    """Wait until so many connections read the events of an entity."""
+    with service.feed(entity_id) as feed:
+        while feed.readers <= readers:  # noqa: ASYNC110  # no event says so
+            await anyio.sleep(0.01)
+        await anyio.sleep(0.5)
+
+
+async def measure_pace(streams: int, words: int) -> dict[str, Pace]:
+    """Return the pace of each kind of stream, and of event streams with this many readers."""
+    crystal = PacedCrystal(words)
+    cantrip = make_paced_cantrip(crystal)
+    async with Runtime.open() as runtime, _open_service(runtime, cantrip) as (service, url):
+        paces = await measure_each(runtime, crystal, cantrip, url)
+        paces["many: median"], paces["many: slowest"] = await measure_many(
+            runtime, crystal, cantrip, url, streams, lambda entity_id: _wait_for_readers(service, entity_id, streams)
+        )
+    return paces
+
+
 async def measure(casts: int, streams: int) -> dict[str, float]:
-    """Measure all of it."""
+    """Measure all of it except the pace."""
     return {
         **await measure_casts(casts),
         **await measure_first_byte(max(5, casts // 20)),
@@ -202,15 +230,18 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m bench serve", description=__doc__)
     parser.add_argument("--casts", type=int, default=500)
     parser.add_argument("--streams", type=int, default=500)
+    parser.add_argument("--words", type=int, default=250)
     parser.add_argument("--backend", choices=["asyncio", "trio"], default="asyncio")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
     figures = anyio.run(measure, options.casts, options.streams, backend=options.backend)
+    paces = anyio.run(measure_pace, options.streams, options.words, backend=options.backend)
     ratio = figures["turn_followed"] / figures["turn_alone"]
     later = figures["first_http"] - figures["first_inside"]
-    is_over = ratio > STREAMS_LIMIT or later > FIRST_BYTE_LIMIT
+    is_over = ratio > STREAMS_LIMIT or later > FIRST_BYTE_LIMIT or any(list_faults(paces))
     if options.json:
-        print(orjson.dumps({**figures, "ratio": ratio, "later": later, "over": is_over}).decode())
+        pace = {name: measured._asdict() for name, measured in paces.items()}
+        print(orjson.dumps({**figures, "ratio": ratio, "later": later, "pace": pace, "over": is_over}).decode())
         return int(is_over)
     print(f"cast in the process    {figures['cast_inside']:>8,.0f} us of CPU")
     print(f"cast over HTTP         {figures['cast_http']:>8,.0f} us of CPU, client included")
@@ -222,6 +253,12 @@ def main(argv: Sequence[str]) -> int:
         f"a turn                 {figures['turn_alone']:>8,.0f} ms alone, {figures['turn_followed']:,.0f} with readers"
     )
     print(f"with {options.streams} streams       {ratio:>8,.2f} times (limit {STREAMS_LIMIT})")
+    print(f"pace at 50 words a second (limits {LEAST_RATE:.0f} updates, {MOST_BEYOND:.0f} and {MOST_LATE:.0f} ms):")
+    for name, measured in paces.items():
+        print(
+            f"  {name:<20} {measured.rate:>6.1f} updates a second, longest gap {measured.beyond:,.0f} ms beyond the"
+            f" crystal's, first text after {measured.first:,.0f} ms"
+        )
     return int(is_over)
 
 

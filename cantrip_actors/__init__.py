@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime import BlockingEntity, BlockingRuntime, Entity, Episode, Runtime
     from cantrip_actors.runtime.entity.upgrades import Move
     from cantrip_actors.runtime.events.events import Subscription
-    from cantrip_actors.runtime.face.receipt import NoAnswer, Receipt
     from cantrip_actors.runtime.face.run import EpisodeRun
+    from cantrip_actors.runtime.face.work import NoAnswer, Receipt, Work
     from cantrip_actors.runtime.nodes.membership import Node
     from cantrip_actors.runtime.people.request import Request
     from cantrip_actors.runtime.people.requests import RequestFeed
@@ -86,7 +86,9 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.circle import Circle
     from cantrip_actors.terms.companion import Companion, Here, Pinned
     from cantrip_actors.terms.crystal import Crystal
+    from cantrip_actors.terms.episode_scope import EpisodeScope
     from cantrip_actors.terms.errors import (
+        AllowanceSpent,
         AlreadyDecided,
         AskCycle,
         CantripError,
@@ -111,6 +113,7 @@ if TYPE_CHECKING:
         Stranded,
         Truncated,
         Unavailable,
+        UnfinishedWork,
         UnknownEntity,
         UnknownRequest,
         Withdrawn,
@@ -135,11 +138,12 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.queue import Queue
     from cantrip_actors.terms.retry import Retry
     from cantrip_actors.terms.risk import LethalTrifecta
-    from cantrip_actors.terms.work import Work
+    from cantrip_actors.terms.webhook import Webhook
     from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, ask_first, wrap
 
 __all__ = [
     "PROVIDED",
+    "AllowanceSpent",
     "AlreadyDecided",
     "AskCycle",
     "AttemptFailedEvent",
@@ -168,6 +172,7 @@ __all__ = [
     "Episode",
     "EpisodeEndedEvent",
     "EpisodeRun",
+    "EpisodeScope",
     "Fence",
     "File",
     "FinalResponseEvent",
@@ -248,10 +253,12 @@ __all__ = [
     "TurnMetadata",
     "Unavailable",
     "UndoneEvent",
+    "UnfinishedWork",
     "UnknownEntity",
     "UnknownRequest",
     "Usage",
     "UsageEvent",
+    "Webhook",
     "Withdrawn",
     "Work",
     "ask_first",
@@ -296,6 +303,7 @@ _HOMES = {
         "Pinned",
     ),
     "cantrip_actors.terms.errors": (
+        "AllowanceSpent",
         "AlreadyDecided",
         "AskCycle",
         "CantripError",
@@ -320,6 +328,7 @@ _HOMES = {
         "Stranded",
         "Truncated",
         "Unavailable",
+        "UnfinishedWork",
         "UnknownEntity",
         "UnknownRequest",
         "Withdrawn",
@@ -327,7 +336,7 @@ _HOMES = {
     "cantrip_actors.terms.model_input": ("ModelInput",),
     "cantrip_actors.terms.period": ("PeriodUsage",),
     "cantrip_actors.terms.provided": ("PROVIDED",),
-    "cantrip_actors.terms.work": ("Work",),
+    "cantrip_actors.terms.episode_scope": ("EpisodeScope",),
     "cantrip_actors.terms.gate": ("Gate",),
     "cantrip_actors.terms.gate_function": ("Injected", "gate"),
     "cantrip_actors.stream.events": (
@@ -374,6 +383,7 @@ _HOMES = {
         "Usage",
     ),
     "cantrip_actors.terms.queue": ("Queue",),
+    "cantrip_actors.terms.webhook": ("Webhook",),
     "cantrip_actors.terms.risk": ("LethalTrifecta",),
     "cantrip_actors.records.records": ("Observation",),
     "cantrip_actors.records.turn": (
@@ -396,8 +406,8 @@ _HOMES = {
     ),
     "cantrip_actors.runtime.events.events": ("Subscription",),
     "cantrip_actors.runtime.nodes.membership": ("Node",),
-    "cantrip_actors.runtime.face.receipt": ("NoAnswer", "Receipt"),
     "cantrip_actors.runtime.face.run": ("EpisodeRun",),
+    "cantrip_actors.runtime.face.work": ("NoAnswer", "Receipt", "Work"),
     "cantrip_actors.runtime.people.request": ("Request",),
     "cantrip_actors.runtime.people.requests": ("RequestFeed",),
     "cantrip_actors.runtime.time.schedules": ("Schedule",),

@@ -26,6 +26,7 @@ from cantrip_actors import (
     Cantrip,
     CantripError,
     Circle,
+    EpisodeScope,
     InboxFull,
     Injected,
     InvalidIntent,
@@ -33,7 +34,6 @@ from cantrip_actors import (
     KeyUsed,
     Runtime,
     RuntimeClosed,
-    Work,
     gate,
     scripted,
 )
@@ -82,9 +82,9 @@ GATES: list[Any] = ["done", order.with_(account=PROVIDED), *([opening_hours] if 
 DESK = Cantrip(scripted(policy), Call(f"Release {RELEASE}:"), Circle(GATES, [max_turns(20)]), name="desk")
 
 
-def provide(work: Work) -> Mapping[str, Any]:
+def provide(episode: EpisodeScope) -> Mapping[str, Any]:
     """Return the dependencies of the gates for one episode, in whichever worker it runs."""
-    return {"account": Account(work.sender)}
+    return {"account": Account(episode.sender)}
 
 
 class State(TypedDict):

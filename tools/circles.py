@@ -16,8 +16,8 @@ TOPS = ("supervisors", "cantrip_actors", "bench", "conformance", "examples", "to
 
 KNOWN: Mapping[str, tuple[str, str]] = {
     "cantrip_actors.runtime": (
-        "face.runtime face.blocking",
-        "`Runtime.blocking` opens what is made of the methods of `Runtime`",
+        "face.runtime face.blocking face.entity face.work",
+        "`Runtime.blocking` opens what is made of the methods of `Runtime`; an entity has works, and a work its entity",
     ),
     "supervisors": (
         "actor children errors events incarnation mailbox reasons ref spec supervisor system waiting",

@@ -72,7 +72,7 @@ ROWS: dict[str, Row] = {
     ),
     "cantrip_actors.cluster": _row("", "ray"),
     "cantrip_actors.cli": _row(
-        "terms own_files redact records machine stream loom crystal circle runtime recipes dispatch"
+        "terms own_files redact records stream loom crystal circle runtime recipes dispatch"
         " cantrip_actors cluster observe http acp mcp mcp_server",
         f"{COMMON} click httpx rich typer yaml starlette",
     ),
@@ -82,16 +82,19 @@ ROWS: dict[str, Row] = {
         f"{COMMON} httpx hypercorn jwt mcp starlette",
     ),
     "cantrip_actors.acp": _row(
-        "terms own_files redact records machine stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
+        "terms own_files redact records stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
     ),
     "cantrip_actors.mcp_server": _row(
-        "terms redact records machine stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
+        "terms redact records stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
     ),
     FACE: _row("terms records machine stream loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these import what a user imports.
     "bench": _row("cantrip_actors agentic dispatch http observe redact supervisors", None),
     # The bench measures a chunk together with the code that frames it.
     "bench.crystals": _row("cantrip_actors crystal", None),
+    # The bench reads each kind of stream as its clients do, and its crystal streams.
+    "bench.pace": _row("cantrip_actors acp stream", None),
+    "bench.serve": _row("cantrip_actors bench bench.pace http", None),
     # The bench starts the shared server as the suites start theirs.
     "bench.cluster": _row("cantrip_actors bench bench.cluster_node conformance", None),
     "bench.cluster_node": _row("cantrip_actors conformance", None),

@@ -29,7 +29,6 @@ from cantrip_actors.acp.prompts import read_prompt, read_text
 from cantrip_actors.acp.session import KEY, EditorSession, SessionHistory, list_entities, workspace_of
 from cantrip_actors.acp.tool_servers import servers_of
 from cantrip_actors.acp.updates import Update, title_of
-from cantrip_actors.machine.project import find_first_intent, get_time
 from cantrip_actors.observe import Upserts
 from cantrip_actors.observe.batching import GROWTH
 from cantrip_actors.records.records import Header
@@ -245,11 +244,10 @@ class Agent:
             roots = workspace_of(self._runtime, header.entity_id)
             if cwd is not None and cwd not in roots[:1]:
                 continue
-            records = loom.records(header.entity_id)
-            intent = find_first_intent(records)
+            intent = loom.first_intent(header.entity_id)
             title = "" if intent is None else title_of(intent.intent)
             entry = {"sessionId": header.entity_id, "cwd": roots[0] if roots else str(Path.cwd()), "title": title}
-            sessions.append({**entry, "updatedAt": get_time(records[-1])})
+            sessions.append({**entry, "updatedAt": loom.last_time(header.entity_id)})
             if len(sessions) > most:
                 break
         return sessions

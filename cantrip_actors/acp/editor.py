@@ -28,6 +28,8 @@ from cantrip_actors.terms.tool_server import ToolServer
 
 FILE_GATES: Final = ("read", "write", "list", "search")
 OUTPUT: Final = 200_000
+LONGEST_DIFF: Final = 1_000_000
+"""Bytes of a file up to which its present text is in the diff of a write."""
 """The maximum bytes of a terminal's output."""
 
 
@@ -110,6 +112,14 @@ class Editor:
                     return root
         return self.roots[0]
 
+    def locate(self, path: str) -> str:
+        """Return the absolute path of a path that a file gate was called with."""
+        return os.path.normpath(self.roots[0] / path)
+
+    async def read_old_text(self, path: str) -> str | None:
+        """Return the present text of a file that is to be written; None if it is new, long or not a text."""
+        return await to_thread.run_sync(partial(_read_text, self._root(path), path))
+
     async def _run(self, function: Callable[..., Any], dependencies: Mapping[str, Any], **args: Any) -> Any:
         root = self._root(str(args.get("path") or ""))
         return await to_thread.run_sync(partial(function, **args, **dependencies, root=root))
@@ -181,6 +191,15 @@ class Editor:
             return await self.ask(method, params)
         except PeerGone:
             raise GateError("the editor has gone") from None
+
+
+def _read_text(root: Path, path: str) -> str | None:
+    try:
+        with os.fdopen(place(root, path).open(), "rb") as file:
+            data = file.read(LONGEST_DIFF + 1)
+        return data.decode() if len(data) <= LONGEST_DIFF else None
+    except (GateError, OSError, UnicodeDecodeError):
+        return None
 
 
 def _check_readable(where: Any) -> None:

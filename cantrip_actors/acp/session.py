@@ -24,12 +24,12 @@ from cantrip_actors import (
     Entity,
     EntityEnded,
     Episode,
-    Receipt,
     Request,
     Runtime,
     StepCompleteEvent,
     UnknownRequest,
     Withdrawn,
+    Work,
 )
 from cantrip_actors.acp.editor import Editor
 from cantrip_actors.acp.jsonrpc import INTERNAL_ERROR, PeerGone, RequestError
@@ -43,9 +43,11 @@ from cantrip_actors.acp.updates import (
     call_title,
     chunk_of,
     fence,
+    is_file_write,
     kind_of,
     make_block,
     make_chunk,
+    make_diff,
     program_of,
     question_text,
     read_choice,
@@ -54,7 +56,6 @@ from cantrip_actors.acp.updates import (
     tool_update,
 )
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.machine.project import find_first_intent, find_turn_in_force
 from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
@@ -195,8 +196,8 @@ class EditorSession:
             raise _to_request_error(errors) from errors
         if episode is None:
             return "cancelled"
-        records = await self.runtime.read(lambda: self.runtime.loom.records(episode.entity_id))
-        return stop_reason(episode, records)
+        metadata = await self.runtime.read(lambda: self.runtime.loom.last_metadata(episode.entity_id))
+        return stop_reason(episode, metadata)
 
     def _subscribe(self) -> UpsertSubscription:
         return self._upserts.subscribe(self.entity_id, snapshot=False)
@@ -247,21 +248,21 @@ class EditorSession:
 
     async def _give(self, prompt: EditorPrompt, cancels: int) -> Episode | None:
         """Give the entity the prompt as its intent; return the episode, None if the intent was withdrawn."""
-        receipt, episode = await self._begin(prompt), None
+        work, episode = await self._begin(prompt), None
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._cancel_if_asked, receipt, cancels)
+            tasks.start_soon(self._cancel_if_asked, work, cancels)
             with suppress(Withdrawn):
-                episode = await receipt.episode()
+                episode = await work.result()
             tasks.cancel_scope.cancel()
         return episode
 
-    async def _cancel_if_asked(self, receipt: Receipt, cancels: int) -> None:
+    async def _cancel_if_asked(self, work: Work, cancels: int) -> None:
         """Withdraw the intent of a prompt, or interrupt its episode, once the prompt is cancelled."""
         await self._wait_for_cancel(cancels)
-        await receipt.cancel("cancelled in the editor", now=True, by=self.by)
+        await work.cancel("cancelled in the editor", now=True, by=self.by)
 
-    async def _begin(self, prompt: EditorPrompt) -> Receipt:
-        """Give the entity the prompt, or begin it with the prompt; return the receipt of the intent."""
+    async def _begin(self, prompt: EditorPrompt) -> Work:
+        """Give the entity the prompt, or begin it with the prompt; return its work."""
         context = prompt.context
         cantrip, self._folds = self.cantrip(), False
         if self._fork_at:
@@ -275,7 +276,7 @@ class EditorSession:
                 key=_make_fork_key(self.key, self._forks),
                 by=self.by,
             )
-            return await self.runtime.read(lambda: self.runtime.receipt(entity, ""))
+            return entity.work
         if self._fork_at == "" or not await self._read_has_begun():
             self._fork_at = None
             roots = [str(root) for root in self._editor.roots]
@@ -286,7 +287,7 @@ class EditorSession:
                 key=_make_fork_key(self.key, self._forks),
                 by=self.by,
             )
-            return await self.runtime.read(lambda: self.runtime.receipt(entity, ""))
+            return entity.work
         entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=cantrip))
         return await entity.post(prompt.intent, context=context or None, by=self.by)
 
@@ -350,7 +351,7 @@ class EditorSession:
         """Send the whole history of the session as updates."""
         turns = history.turns
         for records in history.logs:
-            log, replay, waiting = EventLog(), UpdateReplay(), list[Update]()
+            log, replay, waiting = EventLog(), UpdateReplay(self._editor.locate), list[Update]()
             for event in log.add_all(records):
                 if isinstance(event, StepCompleteEvent) and event.turn_id not in turns:
                     waiting.clear()  # the session went back to before this turn, and so to before its intent
@@ -383,7 +384,7 @@ class EditorSession:
     def thread(self) -> list[Any]:
         """Return the turns of the session, including those before its forks."""
         loom = self.runtime.loom
-        turn = find_turn_in_force(loom.turns(self.entity_id)) if self.has_begun else None
+        turn = loom.last_turn(self.entity_id) if self.has_begun else None
         return [] if turn is None else loom.thread(turn.id)
 
     # Going back
@@ -431,6 +432,8 @@ class EditorSession:
             "rawInput": dict(request.args),
             "content": [make_block(fence(request.render(columns=PANEL.columns, rows=PANEL.rows)))],
         }
+        if is_file_write(request.gate, request.args):
+            call["content"].append(await self.make_diff(request.args))
         options = [
             {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
             {"optionId": "always", "name": "Always allow", "kind": "allow_always"},
@@ -450,6 +453,16 @@ class EditorSession:
             await self.answer(f"{title_of(request.gate)} was not run: {note}")
         elif await self._is_open(request):
             self.cancel()  # the protocol's word for it: the user has cancelled the prompt
+
+    def locate(self, path: str) -> str:
+        """Return the absolute path of a path that a file gate was called with."""
+        return self._editor.locate(path)
+
+    async def make_diff(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the difference between a file and the text that a call of `write` gives it."""
+        old_text = await self._editor.read_old_text(args["path"])
+        # an equal text was written already: the old one is lost
+        return make_diff(args, None if old_text == args["content"] else old_text, self.locate)
 
     async def _is_open(self, request: Request) -> bool:
         requests = await self.runtime.read(lambda: self.runtime.requests(entity=request.entity))
@@ -504,7 +517,9 @@ class _Pump:
             if chunk is not None:
                 await self._session.tell(chunk)
         if isinstance(output, ToolCallUpsert) and output.tool_name != "done":
-            update = tool_update(output, is_new=output.item_id not in self._calls)
+            update = tool_update(output, self._session.locate, is_new=output.item_id not in self._calls)
+            if is_file_write(output.tool_name, output.tool_arguments) and "content" in update:
+                update["content"] = [await self._session.make_diff(output.tool_arguments)]
             await self._session.tell(update)
             self._calls[output.item_id] = output
             if output.terminal:
@@ -518,7 +533,7 @@ class _Pump:
     async def finish(self, episode: Episode) -> None:
         """Send the rest: the ends of unfinished calls, and the answer."""
         for upsert in self._calls.values():
-            await self._session.tell({**tool_update(upsert, is_new=False), "status": "failed"})
+            await self._session.tell({**tool_update(upsert, self._session.locate, is_new=False), "status": "failed"})
         answer = as_text(episode.raw_result) if episode.terminated else episode.summary
         for piece in self._segments.finish(answer):
             chunk = chunk_of(piece, self._prefix)
@@ -549,7 +564,7 @@ def list_entities(runtime: Runtime, key: str) -> list[Entity]:
 
 def workspace_of(runtime: Runtime, entity_id: str) -> Sequence[str]:
     """Return the folders that a session began with. Reads the loom."""
-    first_intent = find_first_intent(runtime.loom.records(entity_id))
+    first_intent = runtime.loom.first_intent(entity_id)
     context = None if first_intent is None else first_intent.context
     roots = context.get("workspace") if isinstance(context, Mapping) else None
     return [str(root) for root in roots] if isinstance(roots, Sequence) else []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -19,10 +19,8 @@ from cantrip_actors import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from cantrip_actors.machine.project import find_last_metadata
 from cantrip_actors.observe import ToolCallUpsert
 from cantrip_actors.observe.segments import Piece
-from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.redact.visible import NARROWEST, escape, show_call, show_name
 from cantrip_actors.terms.messages import as_text
@@ -110,7 +108,11 @@ def chunk_of(piece: Piece, prefix: str) -> Update | None:
     return make_chunk(kind, piece.text, f"{prefix}:{piece.number}")
 
 
-def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str) -> Update:
+Locate = Callable[[str], str]
+"""Returns the absolute path of a path that a gate was called with: the protocol knows no other."""
+
+
+def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str, locate: Locate = str) -> Update:
     """Return the update for the start of a gate call."""
     update: Update = {
         "sessionUpdate": "tool_call",
@@ -122,13 +124,22 @@ def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str) -> 
     }
     path = args.get("path")
     if isinstance(path, str) and kind_of(gate) in ("read", "edit", "search"):
-        update["locations"] = [{"path": path}]
-    content = args.get("content")
-    if kind_of(gate) == "edit" and isinstance(path, str) and isinstance(content, str):
-        update["content"] = [{"type": "diff", "path": path, "oldText": None, "newText": content}]
+        update["locations"] = [{"path": locate(path)}]
+    if is_file_write(gate, args):
+        update["content"] = [make_diff(args, None, locate)]
     elif kind_of(gate) == "execute" and isinstance(args.get("code"), str):
         update["content"] = [make_block(args["code"])]
     return update
+
+
+def is_file_write(gate: str, args: Mapping[str, Any]) -> bool:
+    """Return whether a call writes a file as a whole, and its arguments are complete."""
+    return kind_of(gate) == "edit" and isinstance(args.get("path"), str) and isinstance(args.get("content"), str)
+
+
+def make_diff(args: Mapping[str, Any], old_text: str | None, locate: Locate) -> dict[str, Any]:
+    """Return the difference that a call of `write` makes, as content of a call; without an old text, it is all new."""
+    return {"type": "diff", "path": locate(args["path"]), "oldText": old_text, "newText": args["content"]}
 
 
 def _render_title(gate: str, args: Mapping[str, Any]) -> str:
@@ -138,7 +149,7 @@ def _render_title(gate: str, args: Mapping[str, Any]) -> str:
     return title_of(f"{gate} {about}")
 
 
-def tool_update(upsert: ToolCallUpsert, *, is_new: bool) -> Update:
+def tool_update(upsert: ToolCallUpsert, locate: Locate, *, is_new: bool) -> Update:
     """Return the update for a step of a call. Its arguments may not be known at its beginning."""
     if upsert.status == "error":
         status = "failed"
@@ -146,10 +157,11 @@ def tool_update(upsert: ToolCallUpsert, *, is_new: bool) -> Update:
         status = "in_progress" if upsert.tool_arguments or upsert.tool_output else "pending"
     else:
         status = "failed" if upsert.tool_output_is_error else "completed"
-    update = tool_call(f"{upsert.turn_id}:{upsert.call_id}", upsert.tool_name, upsert.tool_arguments, status)
+    update = tool_call(f"{upsert.turn_id}:{upsert.call_id}", upsert.tool_name, upsert.tool_arguments, status, locate)
     if not is_new:
         update["sessionUpdate"] = "tool_call_update"
-        update.pop("content", None)  # the result is added to the content shown before
+        if upsert.tool_output is not None or upsert.terminal:
+            update.pop("content", None)  # the result is added to the content shown before
     if upsert.tool_output is not None:
         _add_result(update, upsert.tool_output)
     return update
@@ -170,7 +182,8 @@ def make_block(text: str) -> dict[str, Any]:
 class UpdateReplay:
     """Turns the events of a log into updates."""
 
-    def __init__(self) -> None:
+    def __init__(self, locate: Locate) -> None:
+        self._locate = locate
         self._calls: dict[str, ToolCallEvent] = {}
         """The calls without a result, by id."""
         self._text = ""
@@ -190,13 +203,13 @@ class UpdateReplay:
                 yield make_chunk("agent_message_chunk", event.text, f"{event.turn_id}:message")
             case ToolCallEvent() if event.gate != "done":
                 self._calls[event.tool_call_id] = event
-                yield tool_call(_name_call(event), event.gate, event.args or {}, "in_progress")
+                yield tool_call(_name_call(event), event.gate, event.args or {}, "in_progress", self._locate)
             case ToolResultEvent() if event.tool_call_id in self._calls:
                 call = self._calls.pop(event.tool_call_id)
-                yield _finish_call(call, as_text(event.result), is_error=event.is_error)
+                yield _finish_call(call, as_text(event.result), self._locate, is_error=event.is_error)
             case StepCompleteEvent():
                 if event.terminated or event.truncated:
-                    yield from (_finish_call(call, "", is_error=True) for call in self._calls.values())
+                    yield from (_finish_call(call, "", self._locate, is_error=True) for call in self._calls.values())
                     self._calls.clear()
                 if not event.terminated:
                     self._text = ""
@@ -212,8 +225,8 @@ def _name_call(call: ToolCallEvent) -> str:
     return f"{call.turn_id}:{call.tool_call_id}"
 
 
-def _finish_call(call: ToolCallEvent, text: str, *, is_error: bool) -> Update:
-    update = tool_call(_name_call(call), call.gate, call.args or {}, "failed" if is_error else "completed")
+def _finish_call(call: ToolCallEvent, text: str, locate: Locate, *, is_error: bool) -> Update:
+    update = tool_call(_name_call(call), call.gate, call.args or {}, "failed" if is_error else "completed", locate)
     update["sessionUpdate"] = "tool_call_update"
     update.pop("content", None)
     _add_result(update, text)
@@ -225,15 +238,15 @@ def program_of(turn: Turn, medium: str) -> Iterator[Update]:
     if turn.code is not None:
         call = ToolCallEvent(turn.entity_id, 0.0, turn.id, "code", medium, {"code": turn.code})
         yield tool_call(_name_call(call), medium, call.args or {}, "in_progress")
-        yield _finish_call(call, turn.observation, is_error=False)
+        yield _finish_call(call, turn.observation, str, is_error=False)
 
 
-def stop_reason(episode: Episode, records: Sequence[Record]) -> str:
-    """Return why an episode stopped, in the protocol's words."""
+def stop_reason(episode: Episode, metadata: Mapping[str, Any]) -> str:
+    """Return why an episode stopped, in the protocol's words; `metadata` is the provider's of its last answer."""
     if episode.reason in ("interrupted", "cancelled", "abandoned", "parent_ended"):
         return "cancelled"
     if episode.terminated:
-        why = find_last_metadata(records).get("stop_reason")
+        why = metadata.get("stop_reason")
         return "refusal" if why in ("refusal", "content_filter") else "end_turn"
     if episode.reason == "budget" or episode.ward in ("max_tokens", "max_cost"):
         return "max_tokens"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cantrip_actors.cli.command import LOOM, Backend, Loop, Url, examples, report_errors
+from cantrip_actors.cli.command import LOOM, Backend, Loop, MaxCostPerDay, Url, examples, report_errors
 
 app = typer.Typer()
 
@@ -26,6 +26,7 @@ def acp(
     check: Annotated[
         bool, typer.Option("--check", help="Try the protocol with a scripted model, without an editor, and end.")
     ] = False,
+    max_cost_per_day: MaxCostPerDay = None,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Let an editor work with an entity (Agent Client Protocol).
@@ -54,6 +55,7 @@ def acp(
 
         async def serve() -> None:
             async with Runtime.open(loom, cantrips=[cantrip], seal_key=seal_key()) as runtime:
+                runtime.set_allowance(max_cost_per_day)
                 await run_agent(runtime, cantrip, messages, answers, debug=debug, terminal=terminal)
 
         anyio.run(partial(serve), backend=backend.value)

@@ -54,6 +54,7 @@ SECTIONS = {
     },
     "Watch and read": {
         "top": ("top", "Show what entities do now, and keep the screen up to date."),
+        "events": ("events", "Print the recorded events of all entities as lines of JSON."),
         "loom": ("loom", "Look at a loom: every turn of every entity."),
         "system": ("system", "Print the supervision tree of a service."),
         "crashes": ("crashes", "List crash reports, or print one."),

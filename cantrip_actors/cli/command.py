@@ -83,6 +83,15 @@ Url = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what is going on.")]
+MaxCostPerDay = Annotated[
+    float | None,
+    typer.Option(
+        "--max-cost-per-day",
+        min=0,
+        metavar="DOLLARS",
+        help="Refuse new work once the entities of the loom have cost that today (in UTC).",
+    ),
+]
 Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
 ContextOption = Annotated[
     str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")

@@ -363,7 +363,7 @@ async def _withdraw_submission(runtime: Runtime, key: str) -> dict[str, str]:
     submission = await runtime.submission(key)
     if submission is None:
         raise UnknownId(f'no submission with key "{key}" waits or has begun; an intent\'s key follows its entity')
-    state = "withdrawn" if await submission.withdraw() else "begun"
+    state = "withdrawn" if await submission.withdraw() == "withdrawn" else "begun"
     return {"entity_id": submission.entity_id, "key": key, "state": state}
 
 

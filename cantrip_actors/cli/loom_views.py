@@ -16,9 +16,8 @@ from cantrip_actors.cli.errors import UnknownId
 from cantrip_actors.cli.output import one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.cli.terminal import printable
+from cantrip_actors.loom.export.conversation import Heard, list_messages_by_turn
 from cantrip_actors.loom.view import make_unchecked
-from cantrip_actors.machine.project import find_turn_in_force, list_intents
-from cantrip_actors.machine.project.conversation import Heard, list_heard_by_turn
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.terms.image import add_labels
 from cantrip_actors.terms.period import PeriodUsage
@@ -100,7 +99,7 @@ class Finder:
         target = self.find(typed)
         if target.kind == "turn":
             return target.id
-        turn = find_turn_in_force(self._loom.turns(target.id))
+        turn = self._loom.last_turn(target.id)
         if turn is None:
             raise UnknownId(f"entity {short(target.id)} has no turns yet")
         return turn.id
@@ -140,8 +139,8 @@ def entity_row(loom: Loom, header: Header) -> dict[str, Any]:
 
 
 def _find_intent(loom: Loom, entity: str) -> str:
-    intents = list_intents(loom.records(entity))
-    return _render_intent(intents[0]) if intents else ""
+    first = loom.first_intent(entity)
+    return "" if first is None else _render_intent(first)
 
 
 def _render_intent(intent: IntentGiven) -> str:
@@ -176,7 +175,7 @@ def spending_table(spent: Iterable[PeriodUsage]) -> Iterator[Text]:
 def build_entity_row(loom: Loom, header: Header) -> dict[str, Any]:
     """Return a long-lived entity in a few fields: its state, its last intent, its last answer."""
     row, loom = entity_row(loom, header), make_unchecked(loom)
-    intents = list_intents(loom.records(header.entity_id))
+    intents = loom.intents(header.entity_id)
     return {
         **row,
         "intents": len(intents),
@@ -238,7 +237,7 @@ def _render_entity(loom: Loom, entity: str, width: int) -> Branch:
 
 
 def _render_turns(loom: Loom, entity: str, width: int) -> Iterator[Branch]:
-    turns, heard = loom.turns(entity), list_heard_by_turn(loom.records(entity))
+    turns, heard = loom.turns(entity), list_messages_by_turn(loom, entity)
     is_first = True  # the line of the entity has its first intent
     kin = {turn.id: (*loom.children(turn.id), *loom.forks(turn.id)) for turn in turns}
     edge = MANY_TURNS // 4
@@ -290,7 +289,7 @@ def _turn_line(turn: Turn, width: int) -> Text:
 
 def tree_json(loom: Loom, entity: str) -> dict[str, Any]:
     """Return the same tree for programs: an entity, its turns, and below each turn the entities that it led to."""
-    heard = list_heard_by_turn(loom.records(entity))
+    heard = list_messages_by_turn(loom, entity)
     return {
         **entity_row(loom, loom.header(entity)),
         "messages": [
@@ -358,7 +357,7 @@ def find_thread(loom: Loom, finder: Finder, typed: str) -> ThreadView:
     Messages that no turn follows yet are there if the thread leads to the last turn of its entity.
     """
     entity = finder.owner(typed)
-    last = find_turn_in_force(loom.turns(entity))
+    last = loom.last_turn(entity)
     if last is not None or finder.find(typed).kind == "turn":
         turns = loom.thread(finder.turn(typed))
     else:
@@ -366,7 +365,7 @@ def find_thread(loom: Loom, finder: Finder, typed: str) -> ThreadView:
         turns = [] if parent_turn is None else loom.thread(parent_turn)
     found: dict[str | None, list[Heard]] = {}
     for thread_entity in dict.fromkeys((*(turn.entity_id for turn in turns), entity)):
-        found = {**found, None: [], **list_heard_by_turn(loom.records(thread_entity))}
+        found = {**found, None: [], **list_messages_by_turn(loom, thread_entity)}
     if turns and last is not None and turns[-1].id != last.id:
         found[None] = []
     return ThreadView(turns, found)

@@ -14,6 +14,7 @@ from cantrip_actors.cli.command import (
     FirstCommand,
     IfUnattended,
     Loop,
+    MaxCostPerDay,
     UnattendedMode,
     Url,
     examples,
@@ -58,6 +59,7 @@ def serve(
         list[str] | None,
         typer.Option("--host", metavar="NAME", help="With --http: a further name of this service; repeat for more."),
     ] = None,
+    max_cost_per_day: MaxCostPerDay = None,
     unattended: IfUnattended = UnattendedMode.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
@@ -94,6 +96,7 @@ def serve(
                 hosts=tuple(host or ()),
                 page=False,
                 only_mcp=True,
+                max_cost_per_day=max_cost_per_day,
                 runtime=options,
             )
             anyio.run(partial(package.serve, settings, show_mcp), backend=backend.value)
@@ -103,6 +106,7 @@ def serve(
 
         async def run() -> None:
             async with Runtime.open(loom, cantrips=cantrips, **options) as runtime:
+                runtime.set_allowance(max_cost_per_day)
                 await server.serve_stdio(runtime, server.by_name(cantrips), StdioLines(messages), answers)
 
         anyio.run(run, backend=backend.value)

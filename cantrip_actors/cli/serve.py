@@ -15,6 +15,7 @@ from cantrip_actors.cli.command import (
     FirstCommand,
     IfUnattended,
     Loop,
+    MaxCostPerDay,
     UnattendedMode,
     Url,
     examples,
@@ -88,6 +89,9 @@ def run(
     max_streams: Annotated[
         int, typer.Option("--max-streams", min=1, help="Streams that each token may have open at a time.")
     ] = 32,
+    webhooks: Annotated[
+        Path | None, typer.Option("--webhooks", metavar="FILE", help="Send events there: a file in TOML.")
+    ] = None,
     dispatches: Annotated[
         Path | None,
         typer.Option("--dir", metavar="DIR", envvar="CANTRIP_DISPATCHES", help="Also serve the dispatches in there."),
@@ -98,6 +102,7 @@ def run(
     debug_dump: Annotated[
         bool, typer.Option("--debug-dump", help="Write the actors and the tasks to standard error at SIGUSR2.")
     ] = False,
+    max_cost_per_day: MaxCostPerDay = None,
     unattended: IfUnattended = UnattendedMode.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
@@ -112,6 +117,7 @@ def run(
 
         from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key
+        from cantrip_actors.cli.webhooks_file import read_webhooks
 
         configure_logs(whole=True)
         http = import_extra("cantrip_actors.http", "serve", "cantrip serve")
@@ -131,11 +137,17 @@ def run(
             system_messages="refuse" if refuse_system else "data",
             grace=grace,
             limits=limits,
+            max_cost_per_day=max_cost_per_day,
             dispatches=dispatches,
             crash_dir=crash_dir,
             debug_dump=debug_dump,
             access_log=True,
-            runtime={"recover": "resume", "unattended": unattended.value, "seal_key": seal_key()},
+            runtime={
+                "recover": "resume",
+                "unattended": unattended.value,
+                "seal_key": seal_key(),
+                "webhooks": () if webhooks is None else read_webhooks(webhooks),
+            },
         )
         anyio.run(partial(http.serve, settings, _show), backend=backend.value)
 

@@ -74,7 +74,10 @@ class AgUiEvents:
         yield self._make_result(call, "denied", is_error=True)
 
     def ask(self, request: RequestedEvent) -> Iterator[StreamPart]:
-        """Yield the end of a run that a request to a person interrupts."""
+        """Yield the end of a run that a request to a person interrupts, or a call that is the client's to answer."""
+        if request.is_deferred:
+            yield self._finish({"type": "success", "pendingToolCallIds": [request.tool_call_id]})
+            return
         interrupt = {
             "id": request.request_id,
             "reason": "input_required" if request.is_question else "tool_call",

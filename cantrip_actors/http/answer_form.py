@@ -26,7 +26,6 @@ _SAYS_NOTHING: Final = frozenset(
 )
 _JAVASCRIPT_BOUNDS: Final = {"minimum": -(2**53) + 1, "maximum": 2**53 - 1}
 """What zod says of every whole number; the types of cantrips are not written for JavaScript, and do not say it."""
-_ANY_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}
 _COMPARED: Final = frozenset({"enum", "type", "properties", "required", "additionalProperties", "items"})
 
 ExpandedSchema = Mapping[str, Any]
@@ -306,9 +305,10 @@ def find_form(cantrip: Cantrip | None, schema: Any, tool: ClientTool | None = No
     return None
 
 
-def find_object_form(cantrip: Cantrip | None) -> AnswerForm | None:
-    """Return the form of any JSON object, if the answers of a cantrip are objects."""
-    return find_form(cantrip, _ANY_OBJECT)
+def make_form(schema: Mapping[str, Any], tool: ClientTool | None = None) -> AnswerForm:
+    """Return the form of answers that are held to a client's schema themselves."""
+    part = _Part(schema, schema)
+    return AnswerForm(part, part, None, tool)
 
 
 def _list_own_forms(whole: _Part) -> Iterator[tuple[_Part, str | None]]:

@@ -17,15 +17,14 @@ from cantrip_actors import Cantrip
 from cantrip_actors.http import anthropic_models as models
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
-from cantrip_actors.http.entities import find_cantrip
+from cantrip_actors.http.entities import begin_work, find_cantrip
 from cantrip_actors.http.openai import (
     ENTITY,
     apply_form,
-    find_named,
     find_run_outcome,
     parse_messages,
     reserve_stream,
-    send_intent,
+    send_to_named,
     start_run,
     stream_run,
 )
@@ -250,12 +249,11 @@ async def create_message(call: HttpCall) -> JsonAnswer | Response:
     chat_input = parse_messages(call, _read_messages(body), "messages")
     with reserve_stream(call, is_stream=body.stream) as stack:
         if cantrip is None:
-            entity = await call.read(lambda: find_named(call, body.model))
-            run = await send_intent(call, entity, chat_input, with_context=False)
+            run = await send_to_named(call, body.model, chat_input.intent)
         else:
             start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
-            run = await start_run(call, partial(start, key=call.key, by=call.token.sender))
-        id = f"msg_{run.id}"
+            run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
+        id = f"msg_{run.work.id}"
         if body.stream:
             return stream_run(call, run, AnthropicEncoder(id, body.model, form), stack.pop_all().close)
     outcome = await find_run_outcome(call, run)

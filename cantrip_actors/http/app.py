@@ -19,6 +19,7 @@ from starlette.status import HTTP_405_METHOD_NOT_ALLOWED
 from starlette.types import ASGIApp
 
 from cantrip_actors.http.anthropic import ANTHROPIC_ROUTES, as_anthropic_error
+from cantrip_actors.http.approvals import approval_routes
 from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.chats import CHAT_ROUTES
@@ -78,7 +79,7 @@ def make_app(
         async with nullcontext() if service.is_open else service.open():
             yield
 
-    everything = [*table, *plain, *metadata_routes(service), *mcp_routes(service)]
+    everything = [*table, *plain, *metadata_routes(service), *mcp_routes(service), *approval_routes(service)]
 
     async def answer_not_found(request: Request, error: Any) -> Response:
         return _answer_not_found(everything, request, error)
@@ -112,7 +113,7 @@ async def _answer(service: Service, row: ApiRoute, request: Request) -> Response
     request.state.token = token
     check_scope(token, row.scope)
     service.limiter.count_request(token)
-    runtime = service.runtime if token.tenant is None else service.runtime.tenant(token.tenant)
+    runtime = service.runtime_of(token)
     path = {name: unquote(value) for name, value in request.path_params.items()}  # the guard left slashes encoded
     call = HttpCall(service, token, runtime, request, path)
     parameters = request.query_params

@@ -10,7 +10,7 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cantrip_actors import CantripError, Episode, Loom, Runtime
+from cantrip_actors import CantripError, Loom, Runtime
 from cantrip_actors.http.problems import Problem, make_revoked
 from cantrip_actors.http.sse import until_disconnect
 from cantrip_actors.http.token import Token
@@ -120,16 +120,18 @@ class HttpCall:
 
     async def wait_for(
         self,
-        episode: Callable[[], Awaitable[Episode]],
+        episode: Callable[[], Awaitable[T]],
         cancel: Callable[[], Awaitable[object]],
         seconds: float | None = None,
-    ) -> Episode | None:
-        """Return an episode; None if the timeout passes first. If the client hangs up first, `cancel` is called.
+    ) -> T | None:
+        """Return an episode, or what else `episode` waits for; None if the timeout passes first.
+
+        If the client hangs up first, `cancel` is called.
 
         A server does not cancel a handler when the client hangs up, so this listens for it (traps 1 and 2). Raises the
         CantripError that ended the episode, and Problem 401 if the token is revoked, which counts as hanging up.
         """
-        ended: Episode | CantripError | None = None
+        ended: T | CantripError | None = None
         has_gone = False
 
         async def watch() -> None:

@@ -29,8 +29,8 @@ from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
 from cantrip_actors.http.table import BASE, ApiRoute
 from cantrip_actors.http.ui_messages import UiMessages
+from cantrip_actors.machine.project import list_intents
 from cantrip_actors.records.codec import dump_json
-from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.stream.events import (
     EntityEndedEvent,
     EntityEvent,
@@ -65,6 +65,8 @@ class AgUiMessageJson(Lenient):
     id: str = Field(min_length=1, max_length=200)
     role: str
     content: str | list[dict[str, Any]] | None = None
+    toolCallId: str | None = None  # noqa: N815
+    error: str | None = None
 
 
 class AgUiResumeJson(Lenient):
@@ -89,7 +91,8 @@ class ChatDecision(NamedTuple):
 
     request_id: str
     arguments: dict[str, Any]
-    """Those of `Runtime.decide`."""
+    """Those of `Runtime.decide`; for a deferred call, those of `Runtime.deliver`."""
+    is_delivery: bool = False
 
 
 class ChatIntent(NamedTuple):
@@ -148,7 +151,11 @@ def _read_ui_decisions(call: HttpCall, entity_id: str, parts: list[dict[str, Any
     for request in call.runtime.requests(entity=entity_id):
         part = next((part for part in parts if part.get("toolCallId") == request.call), {})
         approval = part.get("approval") or {}
-        if request.kind == "question" and part.get("state") == "output-available":
+        if request.kind == "deferred" and part.get("state") == "output-error":
+            yield ChatDecision(request.id, {"error": str(part.get("errorText") or "failed")}, is_delivery=True)
+        elif request.kind == "deferred" and part.get("state") == "output-available":
+            yield ChatDecision(request.id, {"result": part.get("output")}, is_delivery=True)
+        elif request.kind == "question" and part.get("state") == "output-available":
             yield ChatDecision(request.id, {"answer": part.get("output")})
         elif part.get("state") == "approval-responded" and approval.get("id") == request.id:
             decision = "allow" if approval.get("approved") is True else "deny"
@@ -162,9 +169,12 @@ async def run_ag_ui(call: HttpCall) -> Response:
     """Run an agent for a client of AG-UI: send the user's newest message, or answer the interrupts of the last run."""
     body: AgUiBody = call.body
     decisions: list[ChatDecision] = []
-    if body.resume:
+    last = body.messages[-1] if body.messages else None
+    if body.resume or (last is not None and last.role == "tool"):
         entity = await _find_chat(call, body.threadId)
-        decisions = await call.read(lambda: list(_read_ag_ui_decisions(call, entity.id, body.resume)))
+        decisions = await call.read(lambda: list(_read_ag_ui_decisions(call, entity.id, body)))
+        if not decisions:
+            raise Problem(422, "invalid", "messages: expected the result of a call that waits for it")
         await _decide_all(call, decisions)
         receipt = await _get_newest_intent(call, entity)
     else:
@@ -192,10 +202,16 @@ def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
     return _make_intent(message.id, texts, files)
 
 
-def _read_ag_ui_decisions(call: HttpCall, entity_id: str, answers: list[AgUiResumeJson]) -> Iterator[ChatDecision]:
+def _read_ag_ui_decisions(call: HttpCall, entity_id: str, body: AgUiBody) -> Iterator[ChatDecision]:
     """Yield the decisions that a run is resumed with. Reads the loom. Raises Problem 409 for one that is not open."""
     open_requests = {request.id: request for request in call.runtime.requests(entity=entity_id)}
-    for answer in answers:
+    results = {message.toolCallId: message for message in body.messages if message.role == "tool"}
+    for deferred in open_requests.values():
+        message = results.get(deferred.call) if deferred.kind == "deferred" else None
+        if message is not None:
+            result = {"result": message.content} if message.error is None else {"error": message.error}
+            yield ChatDecision(deferred.id, result, is_delivery=True)
+    for answer in body.resume:
         request, payload = open_requests.get(answer.interruptId), answer.payload
         if request is None:
             raise Problem(409, "conflict", f"resume: the thread has no open interrupt {answer.interruptId:.100}")
@@ -248,8 +264,6 @@ async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: b
         if regenerates:
             await entity.undo(by=token.sender)
             key = call.key
-        if key is None or not await call.read(lambda: runtime.has_mail(entity.id, key)):
-            await service.limiter.check_cost(token)
         return await entity.post(intent.said, key=key, by=token.sender)
 
 
@@ -274,10 +288,10 @@ async def _get_newest_intent(call: HttpCall, entity: Entity) -> Receipt:
 
     def look() -> Receipt:
         records = call.runtime.loom.records(entity.id)
-        intent = next((record for record in reversed(records) if isinstance(record, IntentGiven)), None)
-        if intent is None:
+        intents = list_intents(records)
+        if not intents:
             raise Problem(404, "unknown-entity", "this chat has no message yet")
-        return call.runtime.receipt(entity, intent.key or "")
+        return call.runtime.receipt(entity, intents[-1].key or "")
 
     return await call.read(look)
 
@@ -285,7 +299,8 @@ async def _get_newest_intent(call: HttpCall, entity: Entity) -> Receipt:
 async def _decide_all(call: HttpCall, decisions: Collection[ChatDecision]) -> None:
     check_scope(call.token, "approve")
     for decision in decisions:
-        await call.runtime.decide(decision.request_id, by=call.token.name, door=call.token.sender, **decision.arguments)
+        decide = call.runtime.deliver if decision.is_delivery else call.runtime.decide
+        await decide(decision.request_id, by=call.token.name, door=call.token.sender, **decision.arguments)
 
 
 def _stream(

@@ -23,6 +23,7 @@ from cantrip_actors import (
 from cantrip_actors.http.shapes import outcome_shape
 from cantrip_actors.loom.export.thread import build_image_fields, build_turn_fields
 from cantrip_actors.records.records import Record
+from cantrip_actors.runtime.events.loom_log import LoomEvent
 from cantrip_actors.stream.reading import EventId, EventLog, format_instant
 from cantrip_actors.terms.file import File
 
@@ -52,17 +53,68 @@ class DurableEvent(NamedTuple):
     """The whole turn that a `turn` completes."""
     images: tuple[File, ...] = ()
     """The images of an intent, or of a message that steers."""
+    own_id: str = ""
+    """In the stream of all entities, the id in the stream of its entity."""
+
+    @property
+    def full_id(self) -> str:
+        """The id that a reader gets: in the stream of all entities with that in the stream of its entity."""
+        return f"{self.id}:{self.own_id}" if self.own_id else str(self.id)
 
 
 def read_durable(log: EventLog, records: Iterable[Record]) -> Iterator[DurableEvent]:
     """Yield the durable events of the next records of a log."""
     for record in records:
         for event in log.add(record):
-            kind = DURABLE.get(type(event))
+            kind = find_kind(event)
             if kind is not None:
-                is_further = isinstance(event, EntityStartedEvent) and event.is_further
-                sent = getattr(record, "images", ())  # of an intent or a message; those of a turn are in the turn
-                yield DurableEvent(find_id(event), "intent" if is_further else kind, event, log.turn, sent)
+                yield DurableEvent(find_id(event), kind, event, log.turn, list_images(record))
+
+
+def select_durable(events: Iterable[LoomEvent]) -> Iterator[DurableEvent]:
+    """Yield those of a loom's events that a stream shows with an id."""
+    for position, event, turn, record in events:
+        kind = find_kind(event)
+        if kind is not None:
+            yield DurableEvent(position, kind, event, turn, list_images(record), event.id)
+
+
+def list_images(record: Record) -> tuple[File, ...]:
+    """Return the images of an intent, or of a message that steers; those of a turn are in the turn."""
+    images: tuple[File, ...] = getattr(record, "images", ())
+    return images
+
+
+def find_kind(event: EntityEvent) -> str | None:
+    """Return the kind under which a stream shows an event with its id; None if it does not."""
+    is_further = isinstance(event, EntityStartedEvent) and event.is_further
+    return "intent" if is_further else DURABLE.get(type(event))
+
+
+class EventPage(NamedTuple):
+    """Events of a log, oldest first, and how many are before and after them."""
+
+    events: list[DurableEvent]
+    earlier: int
+    later: int
+
+
+def read_page(
+    records: Iterable[Record], limit: int, before: EventId | None, after: EventId | None, turn: int | None
+) -> EventPage:
+    """Return `limit` durable events of a log: around a turn, or after or before an event, or the newest."""
+    events = list(read_durable(EventLog(), records))
+    if turn is not None:
+        middle = next((at for at, one in enumerate(events) if one.turn and one.turn.sequence >= turn), len(events))
+        end = min(len(events), middle + limit // 2 + 1)
+        start = max(0, end - limit)
+    elif after is not None:
+        start = sum(durable.id <= after for durable in events)
+        end = min(len(events), start + limit)
+    else:
+        end = len(events) if before is None else sum(durable.id < before for durable in events)
+        start = max(0, end - limit)
+    return EventPage(events[start:end], start, len(events) - end)
 
 
 def find_id(event: EntityEvent) -> EventId:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from anyio import to_thread
 
-from cantrip_actors import Cantrip, Entity, Episode, Loom, LoomError, Receipt
+from cantrip_actors import Cantrip, Entity, Loom, LoomError, Work
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.files import check_intent, intent_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
 from cantrip_actors.loom.selection import Selection, format_since
-from cantrip_actors.machine.project import find_episode
 from cantrip_actors.runtime.time.submissions import Submission
 
 ENTITIES = "/api/v1/entities"
@@ -63,12 +63,16 @@ async def submit(call: HttpCall) -> JsonAnswer:
     _check_wait(call, body.wait)
     find_cantrip(call, body.cantrip)
     async with nullcontext() if call.key is None else call.service.key_lock(f"{call.token.tenant or ''}\0{call.key}"):
-        await call.service.limiter.check_cost(call.token)
         submission = await call.runtime.submit(
-            body.cantrip, check_intent(body.intent), key=call.key, priority=body.priority, queue=body.queue
+            body.cantrip,
+            check_intent(body.intent),
+            key=call.key,
+            priority=body.priority,
+            queue=body.queue,
+            by=call.token.sender,
         )
     headers = {"location": f"{ENTITIES}/{submission.entity_id}", **({} if submission.is_new else REPLAYED)}
-    ended = await _wait(call, submission.episode, headers)
+    ended = await _wait(call, submission, headers, cancels=False)
     return ended or JsonAnswer(await _build_submission(call, submission), 202, headers)
 
 
@@ -80,7 +84,7 @@ async def get_submission(call: HttpCall) -> JsonAnswer:
 async def withdraw_submission(call: HttpCall) -> JsonAnswer:
     """Withdraw a submission that still waits: its entity will never begin."""
     submission = await _find_submission(call)
-    if not await submission.withdraw():
+    if await submission.withdraw(by=call.token.sender) != "withdrawn":
         detail = "a process has begun the entity, or begins it now: stop the entity instead"
         raise Problem(409, "not-waiting", detail, entity_id=submission.entity_id)
     return JsonAnswer(await _build_submission(call, submission))
@@ -88,16 +92,14 @@ async def withdraw_submission(call: HttpCall) -> JsonAnswer:
 
 async def _find_submission(call: HttpCall) -> Submission:
     submission = await call.runtime.submission(call.path["key"])
-    if submission is None or not await _sees_submission(call, submission):
+    if submission is None or not await call.read(lambda: _sees_submission(call, submission)):
         raise Problem(404, "unknown-submission", "no submission with this key waits or has begun")
     return submission
 
 
-async def _sees_submission(call: HttpCall, submission: Submission) -> bool:
-    if call.token.cantrips is None:
-        return True
-    waiting = await submission.find_cantrip()
-    return await call.read(lambda: call.sees(submission.entity_id)) if waiting is None else call.token.may_cast(waiting)
+def _sees_submission(call: HttpCall, submission: Submission) -> bool:
+    waiting = submission.cantrip_name
+    return call.sees(submission.entity_id) if waiting is None else call.token.may_cast(waiting)
 
 
 async def _build_submission(call: HttpCall, submission: Submission) -> dict[str, Any]:
@@ -172,8 +174,20 @@ async def fork(call: HttpCall) -> JsonAnswer:
     )
 
 
-async def begin_once(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> tuple[Entity, bool]:
-    """Begin an entity; return it, and whether an earlier request with this key began it. Raises Problem 429.
+async def begin_work(begin: Callable[..., Awaitable[Entity]], *args: Any, **named: Any) -> Work:
+    """Begin an entity; return the work on its first intent."""
+    return (await begin(*args, **named)).work
+
+
+async def hang_up(call: HttpCall, work: Work) -> None:
+    """Cancel work whose client has gone; an entity that it began ends with it."""
+    await (work.cancel if work.key else work.entity.stop)(HUNG_UP, by=call.token.sender)
+
+
+async def begin_once(call: HttpCall, begin: Callable[[], Awaitable[Work]]) -> tuple[Work, bool]:
+    """Begin an entity; return its first work, and whether an earlier request with this key began it.
+
+    Raises Problem 429.
 
     Requests with the same key run one at a time until the entity has begun, so each but the first is a replay.
     """
@@ -182,47 +196,46 @@ async def begin_once(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> 
         if key is not None and await call.read(lambda: call.runtime.begun_with(key)) is not None:
             return await begin(), True
         async with service.limiter.reserve_start(token) as count:
-            entity = await begin()
-            count(entity.id)
-        return entity, False
+            work = await begin()
+            count(work.entity_id)
+        return work, False
 
 
 async def _begin(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> JsonAnswer:
     """Begin an entity, and wait for its episode if the request says so."""
     body = call.body
     _check_wait(call, body.wait)
-    entity, is_replay = await begin_once(call, begin)
-    headers = {"location": f"{ENTITIES}/{entity.id}", **(REPLAYED if is_replay else {})}
-    begun = {"entity_id": entity.id, "name": entity.name, "state": "active"}
-    if body.wait is None:
-        state = await call.read(lambda: call.runtime.loom.state(entity.id))
-        return JsonAnswer({**begun, "state": state}, 201, headers)
-    ended = await _wait(call, entity.episode, headers, entity.stop)
-    return ended or JsonAnswer(begun, 202, headers)
+    work, is_replay = await begin_once(call, partial(begin_work, begin))
+    headers = {"location": f"{ENTITIES}/{work.entity_id}", **(REPLAYED if is_replay else {})}
+    ended = await _wait(call, work, headers)
+    if ended is not None:
+        return ended
+
+    def look() -> dict[str, Any]:
+        loom = call.runtime.loom
+        begun = {"entity_id": work.entity_id, "name": loom.header(work.entity_id).name, "state": "active"}
+        return begun if body.wait is not None else {**begun, "state": loom.state(work.entity_id)}
+
+    return JsonAnswer(await call.read(look), 201 if body.wait is None else 202, headers)
 
 
-async def _wait(
-    call: HttpCall,
-    episode: Callable[[], Awaitable[Episode]],
-    headers: Mapping[str, str],
-    cancel: Callable[..., Awaitable[object]] | None = None,
-) -> JsonAnswer | None:
+async def _wait(call: HttpCall, work: Work, headers: Mapping[str, str], *, cancels: bool = True) -> JsonAnswer | None:
     """Wait for an episode if the request says so; return how it ended, None if it has not ended by then.
 
-    A client that hangs up cancels the work; by default it does so if it could not retrieve the result.
+    A client that hangs up cancels the work, if it `cancels`; by default it does so if it could not retrieve the result.
     """
     body = call.body
     if body.wait is None:
         return None
 
     async def leave() -> None:
-        if cancel is not None and (body.on_disconnect or ("continue" if call.key else "cancel")) == "cancel":
-            await cancel(HUNG_UP, by=call.token.sender)
+        if cancels and (body.on_disconnect or ("continue" if call.key else "cancel")) == "cancel":
+            await hang_up(call, work)
 
-    ended = await call.wait_for(episode, leave, body.wait)
+    ended = await call.wait_for(work.result, leave, body.wait)
     if ended is None:
         return None
-    return JsonAnswer(call.redact_for_token(await call.read(lambda: episode_shape(ended))), 200, headers)
+    return JsonAnswer(call.redact_for_token(episode_shape(ended)), 200, headers)
 
 
 def _check_wait(call: HttpCall, seconds: float | None) -> None:
@@ -299,14 +312,12 @@ async def send(call: HttpCall) -> JsonAnswer:
 
     entity, is_replay = await call.read(look)
     intent = intent_of(body)
-    if not is_replay:
-        await call.service.limiter.check_cost(call.token)
     receipt = await entity.post(intent, context=body.context, key=call.key, by=call.token.sender)
     headers = {
         "location": f"{ENTITIES}/{entity.id}/receipts/{quote(receipt.key, safe='')}",
         **(REPLAYED if is_replay else {}),
     }
-    ended = await _wait(call, receipt.episode, headers, receipt.cancel)
+    ended = await _wait(call, receipt, headers)
     return ended or JsonAnswer(await call.read(lambda: _build_receipt(call, receipt)), 202, headers)
 
 
@@ -318,11 +329,10 @@ def _has_receipt(call: HttpCall, entity_id: str, key: str) -> bool:
     return True
 
 
-def _build_receipt(call: HttpCall, receipt: Receipt) -> dict[str, Any]:
-    entity_id, loom = receipt.entity_id, call.loom
-    ended = find_episode(loom.records(entity_id), receipt.key, loom.subtree_usage)
-    episode = None if ended is None else call.redact_for_token(outcome_shape(entity_id, ended))
-    return {"entity_id": entity_id, "key": receipt.key, "state": receipt.state, "episode": episode}
+def _build_receipt(call: HttpCall, work: Work) -> dict[str, Any]:
+    ended = work.find_outcome() if work.state == "settled" else None
+    episode = None if ended is None else call.redact_for_token(outcome_shape(work.entity_id, ended))
+    return {"id": work.id, "entity_id": work.entity_id, "key": work.key, "state": work.state, "episode": episode}
 
 
 async def get_receipt(call: HttpCall) -> JsonAnswer:
@@ -340,7 +350,7 @@ async def withdraw(call: HttpCall) -> JsonAnswer:
     return JsonAnswer(await call.read(lambda: _build_receipt(call, receipt)))
 
 
-def _find_receipt(call: HttpCall) -> Receipt:
+def _find_receipt(call: HttpCall) -> Work:
     entity_id, key = call.entity_id(call.path["id"]), call.path["key"]
     if not _has_receipt(call, entity_id, key):
         raise Problem(404, "unknown-receipt", "no intent was sent to this entity with this key")

@@ -1,7 +1,8 @@
 """Feeds: the event streams of entities, encoded once for all of their readers.
 
-A feed follows one entity, or all of them. It reads durable events from the loom whenever the runtime reports new ones
-(twice a second if another process runs the entity); upserts are folded from the runtime's events. Each event is
+A feed follows one entity, or all of them. It reads durable events from the loom whenever the runtime reports new ones,
+and twice a second for those of other processes. The id of an event is its position in the log of the one entity, or in
+the loom. Upserts are folded from the runtime's events. Each event is
 encoded once, into a ring of frames from which every reader reads at its own pace. A newer frame of an item empties the
 older one, so a slow reader gets fewer steps and the same states.
 
@@ -11,8 +12,6 @@ durable. The memory of a feed is bounded by its ring, and the entity never waits
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -35,11 +34,13 @@ from cantrip_actors import (
     Subscription,
     UndoneEvent,
 )
-from cantrip_actors.http.encoding import DurableEvent, build_data, read_durable
+from cantrip_actors.http.encoding import DurableEvent, build_data, read_durable, select_durable
 from cantrip_actors.http.sse import COMMENT, QUIET, RETRY, encode_event
 from cantrip_actors.observe import FellBehind, Output, TurnComplete, TurnError, Upsert, Upserts, as_message, standing
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.events.loom_feed import LoomFeed
+from cantrip_actors.runtime.events.loom_log import LoomLog
 from cantrip_actors.runtime.events.ring import Missed, Ring
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.stream.wire import as_wire
@@ -49,9 +50,8 @@ LOOK: Final = 0.5
 FRAMES: Final = 4096
 BYTES: Final = 8 << 20
 """The maximum size of a ring."""
-REMEMBERED: Final = 10_000
 AT_A_TIME: Final = 16
-PAUSE: Final = 0.005
+PAUSE: Final = 0.001
 """Readers woken together, and seconds until the next group is woken."""
 AT_ONCE: Final = 512
 """Records read without a pause."""
@@ -61,9 +61,6 @@ _ANNOUNCING: Final = (
     *(SteeredEvent, FoldedEvent, UndoneEvent, ResumedEvent, ServerChangedEvent),
 )
 """The runtime's events after which the loom has new records, and the one that is in no log."""
-
-_UNREAD: Final[tuple[EventLog | None, int]] = (None, -1)
-"""The log of an entity of which nothing was read."""
 
 Select = Callable[[list["Frame"]], Awaitable[list["Frame"]]]
 """Returns the frames that a reader gets."""
@@ -121,13 +118,14 @@ class Feed:
         self.frames = _Frames()
         self._newest: dict[tuple[str, str, str], int] = {}
         """For each open item the number of its newest frame."""
-        self._logs: dict[str, tuple[EventLog, int]] = {}
-        """By entity, its log as far as it was read, and the offset in the store up to there."""
-        self._over: dict[str, int] = {}
-        """The entities that ended last, and how many of their records were read."""
+        self._log, self._offset = EventLog(), -1
+        """The log of the one entity as far as it was read, and the offset in the store up to there."""
+        self._loom_log: LoomLog | None = None
+        """The log of all entities, once a reader has begun."""
+        self._loom_number = 0
+        """The number of the last record whose events are in the ring."""
         self._reading = anyio.Lock()
-        """Held while the log of an entity is read, which may take long: each record is encoded once."""
-        self._opened_at = math.floor(time.time() * 1000) / 1000  # as precisely as records have it
+        """Held while a log is read, which may take long: each record is encoded once."""
         self._scope = anyio.CancelScope()
         self.readers = 0
         self.encoded = 0
@@ -137,14 +135,13 @@ class Feed:
         self._upserts = upserts.subscribe(entity_id, snapshot=False)
         self._events = self._subscribe()
 
-    def _subscribe(self) -> Subscription:
+    def _subscribe(self) -> Subscription | LoomFeed:
         return self._runtime.events(lambda event: isinstance(event, _ANNOUNCING), entity=self._entity_id)
 
     @property
     def number(self) -> int:
-        """The number of records of its one entity that the feed has read."""
-        log, _ = self._logs.get(self._entity_id or "", _UNREAD)
-        return 0 if log is None else log.number
+        """The number of records that the feed has read of its one entity; of all of them, the last one's number."""
+        return self._log.number if self._entity_id is not None else self._loom_number
 
     @property
     def is_finished(self) -> bool:
@@ -152,9 +149,19 @@ class Feed:
         return self.frames.is_closed
 
     async def begin(self) -> None:
-        """Read the records that its entity has, so that `number` is known. Each reader calls it. Raises LoomError."""
-        if self._entity_id is not None and self._entity_id not in self._logs:
-            await self.read(self._entity_id)
+        """Read the records that its entity has, so that `number` is known. Each reader calls it. Raises LoomError.
+
+        A feed of all entities begins at the end of the loom.
+        """
+        async with self._reading:
+            if self._entity_id is None and self._loom_log is None:
+                loom = self._runtime.shown_loom
+                self._loom_log = await self._runtime.read(
+                    lambda: LoomLog(loom, EventId(loom.last_number(), END_OF_RECORD))
+                )
+                self._loom_number = self._loom_log.number
+        if self._entity_id is not None and not self._log.number:
+            await self.read()
 
     # Filling
 
@@ -183,55 +190,52 @@ class Feed:
         entity = None if own is None else await self._runtime.read(partial(self._runtime.find, own))
         while not self.is_finished:
             event = None
-            with anyio.move_on_after(QUIET if entity is None or entity.loaded else LOOK):
+            with anyio.move_on_after(QUIET if entity is not None and entity.loaded else LOOK):
                 try:
                     event = await anext(self._events)
                 except StopAsyncIteration:  # the entity has ended, or the runtime closes
                     self._events = self._subscribe()
                     if self._events.is_over:
                         return
-            changed = own if event is None else event.entity_id
             if isinstance(event, ServerChangedEvent):
                 data = {"entity_id": event.entity_id, "server": event.server, "what": event.what}
                 self.frames.publish(Frame(event.entity_id, "server", self._encode("server", data)))
-            elif changed is not None:
-                await self.read(changed)
+            else:
+                await self.read()
 
-    async def read(self, entity_id: str, *, is_late: bool = False) -> None:
-        """Read and encode the new records of an entity; of one that has ended, only if they are `late`, as rewards are.
-
-        Of an entity new to it, the feed encodes the records since it was opened.
-        """
+    async def read(self) -> None:
+        """Read and encode the new records."""
         async with self._reading:
-            counted = self._over.get(entity_id, 0)
-            if counted and not is_late:
-                return
-            log, position = self._logs.get(entity_id, _UNREAD)
-            fetched = await self._runtime.read(partial(self._fetch, entity_id, position))
-            if fetched is None:
-                return
-            since = self._opened_at if log is None and not counted else 0.0
-            log, (records, position) = log or EventLog(), fetched
-            for durable in read_durable(log, records):
-                if durable.id.number > counted and durable.event.at >= since:
-                    self._publish_durable(entity_id, durable)
-            self._logs[entity_id] = log, position
-            if log.is_over and entity_id == self._entity_id:
-                self.finish()
-            elif log.is_over:
-                del self._logs[entity_id]
-                self._over[entity_id] = log.number
-                if len(self._over) > REMEMBERED:
-                    del self._over[next(iter(self._over))]
+            if self._entity_id is not None:
+                await self._read_entity(self._entity_id)
+            elif self._loom_log is not None:
+                await self._read_loom(self._loom_log)
+
+    async def _read_loom(self, log: LoomLog) -> None:
+        has_more = True
+        while has_more:
+            events, has_more = await self._runtime.read(log.read)
+            for durable in select_durable(events):
+                self._publish_durable(durable)
+            self._loom_number = log.number
+
+    async def _read_entity(self, entity_id: str) -> None:
+        fetched = await self._runtime.read(partial(self._fetch, entity_id, self._offset))
+        if fetched is None:
+            return
+        records, self._offset = fetched
+        for durable in read_durable(self._log, records):
+            self._publish_durable(durable)
+        if self._log.is_over:
+            self.finish()
 
     def _fetch(self, entity_id: str, position: int) -> tuple[Sequence[Record], int] | None:
         loom = self._runtime.shown_loom
         return loom.records_since(entity_id, position) if loom.has(entity_id) else None
 
-    def _publish_durable(self, entity_id: str, durable: DurableEvent) -> None:
-        id = str(durable.id) if self._entity_id is not None else f"{entity_id}:{durable.id}"
-        data = self._encode(durable.kind, build_data(durable), id)
-        self.frames.publish(Frame(entity_id, durable.kind, data, durable.id))
+    def _publish_durable(self, durable: DurableEvent) -> None:
+        self.encoded += 1
+        self.frames.publish(_encode_durable(durable))
 
     async def _follow_upserts(self) -> None:
         while True:
@@ -274,16 +278,18 @@ class Feed:
     # Reading
 
     async def stream(self, after: EventId | None, select: Select, snapshot: Snapshot) -> AsyncGenerator[bytes]:
-        """Yield the events for one reader: those after a position, or a snapshot; then the new ones."""
+        """Yield the events for one reader: those after a position, or a snapshot; then the new ones.
+
+        Of all entities, the snapshot follows the events after a position, too: it has what is in no log.
+        """
         yield RETRY
         cursor, number, last = self.frames.end, self.number, after
-        first = self._render_standing() if after is not None else await snapshot(number)
+        continues = after is not None and self._entity_id is not None
+        first = self._render_standing() if continues else await snapshot(number)
         while True:
-            if last is not None and self._entity_id is not None:
-                records = await self._runtime.read(partial(self._runtime.shown_loom.records, self._entity_id))
-                for part in render_history(records[:number], last):
+            if last is not None:
+                async for part in self._replay(last, number, select):
                     yield part
-                    await checkpoint()
             yield first
             last = EventId(number, END_OF_RECORD)
             try:
@@ -304,6 +310,23 @@ class Feed:
                 yield self._farewell
                 return
 
+    async def _replay(self, after: EventId, number: int, select: Select) -> AsyncGenerator[bytes]:
+        """Yield the durable events after an id, up to the record with a number."""
+        loom = self._runtime.shown_loom
+        if self._entity_id is not None:
+            records = await self._runtime.read(partial(loom.records, self._entity_id))
+            for part in render_history(records[:number], after):
+                yield part
+                await checkpoint()
+            return
+        log, has_more = LoomLog(loom, after), True
+        while has_more and log.number < number:
+            events, has_more = await self._runtime.read(log.read)
+            frames = [_encode_durable(durable) for durable in select_durable(events) if durable.id.number <= number]
+            frames = await select(frames)
+            yield b"".join(frame.data for frame in frames)
+            await checkpoint()
+
     async def _wait(self, cursor: int) -> bytes:
         """Wait for a frame, or for the end; return what keeps the connection alive if that takes long."""
         with anyio.move_on_after(QUIET) as quiet:
@@ -314,6 +337,11 @@ class Feed:
         """Return the newest upserts of the running turns, for a reader that reconnects."""
         items = select_standing(self._source.snapshot(self._entity_id))
         return b"".join(encode_event("upsert", as_message(one)) for one in items)
+
+
+def _encode_durable(durable: DurableEvent) -> Frame:
+    data = encode_event(durable.kind, build_data(durable), durable.full_id)
+    return Frame(durable.event.entity_id, durable.kind, data, durable.id)
 
 
 def render_history(records: Sequence[Record], after: EventId) -> Iterator[bytes]:

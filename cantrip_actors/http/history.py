@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Any
 
 from anyio import to_thread
@@ -14,7 +13,7 @@ from anyio import to_thread
 from cantrip_actors import LoomError
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
-from cantrip_actors.http.encoding import build_data, read_durable
+from cantrip_actors.http.encoding import build_data, read_page
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import model_input_shape, tree_shape, usage_shape
 from cantrip_actors.http.sse import EventStreamResponse
@@ -23,7 +22,7 @@ from cantrip_actors.loom.export.spending import read_spending
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.loom.search import Hit, Query, search
 from cantrip_actors.loom.statistics import statistics
-from cantrip_actors.stream.reading import EventId, EventLog
+from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.period import find_zone
 
 
@@ -62,22 +61,27 @@ async def get_turns(call: HttpCall) -> JsonAnswer:
 
 
 async def get_story(call: HttpCall) -> JsonAnswer:
-    """List the newest durable events of an entity, or those before one, oldest first."""
+    """List durable events of an entity, oldest first: the newest, those before or after one, or those around a turn."""
     wanted: models.StoryQuery = call.query
-    before = None if wanted.before is None else EventId.parse(wanted.before)
-    if before is None and wanted.before is not None:
-        raise Problem(422, "invalid", "before: expected an id of the entity's event stream")
+    before, after = _read_event_id("before", wanted.before), _read_event_id("after", wanted.after)
 
     def read() -> dict[str, Any]:
         entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
-        events = read_durable(EventLog(), loom.records(entity_id))
-        earlier = takewhile(lambda durable: before is None or durable.id < before, events)
-        newest = deque(enumerate(earlier), wanted.limit)
-        items = [{"id": str(durable.id), "event": durable.kind, "data": build_data(durable)} for _, durable in newest]
+        page = read_page(loom.records(entity_id), wanted.limit, before, after, wanted.turn)
+        items = [{"id": str(durable.id), "event": durable.kind, "data": build_data(durable)} for durable in page.events]
         # only the returned events are redacted: redacting a log of 10,000 turns would take long
-        return {"items": call.redact_for_token(items), "earlier": newest[0][0] if newest else 0}
+        return {"items": call.redact_for_token(items), "earlier": page.earlier, "later": page.later}
 
     return JsonAnswer(await to_thread.run_sync(read))
+
+
+def _read_event_id(name: str, text: str | None) -> EventId | None:
+    if text is None:
+        return None
+    id = EventId.parse(text)
+    if id is None:
+        raise Problem(422, "invalid", f"{name}: expected an id of the entity's event stream")
+    return id
 
 
 async def get_tree(call: HttpCall) -> JsonAnswer:

@@ -1,4 +1,6 @@
-"""Limits of each token: requests a minute, casts at a time, open streams, the size of a body, cost a day.
+"""Limits of each token: requests a minute, casts at a time, open streams, the size of a body.
+
+The runtime bounds what a token spends (`Runtime.set_allowance`).
 
 The service has limits for all tokens; what a token has of its own replaces them. Each 429 says which one was met, and
 after how many seconds to try again.
@@ -13,10 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NoReturn
 
 import anyio
-from anyio import to_thread
 
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.http.spending import Spending
 from cantrip_actors.http.token import Token
 
 MIB: Final = 1 << 20
@@ -72,12 +72,9 @@ class _Use:
 class Limiter:
     """Counts the usage of each token."""
 
-    def __init__(
-        self, limits: ServiceLimits, find_busy: Callable[[Iterable[str]], Awaitable[frozenset[str]]], spending: Spending
-    ) -> None:
+    def __init__(self, limits: ServiceLimits, find_busy: Callable[[Iterable[str]], Awaitable[frozenset[str]]]) -> None:
         self.limits = limits
         self._find_busy = find_busy
-        self._spending = spending
         self._uses: dict[str, _Use] = {}
 
     def _of(self, token: Token) -> _Use:
@@ -96,19 +93,12 @@ class Limiter:
             _refuse("rate", per_minute, math.ceil((1 - use.left) / limits.rate))
         use.left -= 1
 
-    async def check_cost(self, token: Token) -> None:
-        """Raise Problem 429 if the token has spent what it may spend today."""
-        most = token.max_cost_per_day
-        if most is not None and await to_thread.run_sync(self._spending.today, token.sender) >= most:
-            _refuse("cost_per_day", f"a cost of ${most:g} a day", self._spending.seconds_left())
-
     @asynccontextmanager
     async def reserve_start(self, token: Token) -> AsyncIterator[Callable[[str], None]]:
         """Reserve a place for an entity that the block begins; yield a function that counts it.
 
-        Raises Problem 429 if this token has spent what it may spend today, or has its maximum of active entities.
+        Raises Problem 429 if this token has its maximum of active entities.
         """
-        await self.check_cost(token)
         use, most = self._of(token), self.limits.of(token).casts
         if len(use.casts) + use.starting >= most:  # some may be active no more
             ids = list(use.casts)

@@ -128,10 +128,6 @@ def _mark(service: Service, request: Request, token: Token) -> None:
         except Problem as problem:
             raise CallerRefused(problem.detail) from problem
 
-    async def check_cost() -> None:
-        with refuse():
-            await service.limiter.check_cost(token)
-
     @asynccontextmanager
     async def reserve_start() -> AsyncIterator[Callable[[str], None]]:
         with refuse():
@@ -139,12 +135,11 @@ def _mark(service: Service, request: Request, token: Token) -> None:
                 yield count
 
     request.state.mcp_caller = McpCaller(
-        service.runtime if token.tenant is None else service.runtime.tenant(token.tenant),
+        service.runtime_of(token),
         {name: cantrip for name, cantrip in service.cantrips.items() if token.may_cast(name)},
         by=token.sender,
         door=token.sender,
         allows=token.allows,
-        check_cost=check_cost,
         starting=reserve_start,
         page=str(request.base_url) if service.page else None,
     )

@@ -189,9 +189,11 @@ class TurnsQuery(Strict):
 
 
 class StoryQuery(Strict):
-    """The query of a list of events: those before one, or the newest."""
+    """The query of a list of events: those before or after one, those around a turn, or the newest."""
 
     before: str | None = Field(default=None, description="An id of the entity's event stream.")
+    after: str | None = Field(default=None, description="An id of the entity's event stream.")
+    turn: int | None = Field(default=None, ge=1, description="The number of a turn: the events around it.")
     limit: int = Field(default=100, ge=1, le=500)
 
 
@@ -447,10 +449,11 @@ class StoryItemJson(BaseModel):
 
 
 class StoryPage(BaseModel):
-    """Durable events, oldest first, and how many came before them."""
+    """Durable events, oldest first, how many came before them, and how many after them."""
 
     items: list[StoryItemJson]
     earlier: int
+    later: int = 0
 
 
 class ActorJson(BaseModel):

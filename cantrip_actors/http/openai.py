@@ -7,23 +7,45 @@ response names its entity and the mail with the intent, so it is known at once a
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import anyio
 import orjson
 from starlette.responses import Response
 
-from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Episode, File, Receipt, Request
+from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, File, Gate, Request, UnfinishedWork, Work
 from cantrip_actors.http import openai_models as models
-from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, find_object_form
+from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, make_form
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
-from cantrip_actors.http.entities import HUNG_UP, begin_once, find_cantrip
+from cantrip_actors.http.client_rounds import (
+    Results,
+    check_results,
+    find_tools,
+    find_waiting_calls,
+    load,
+    make_round_key,
+    measure,
+    read_last_words,
+    rest,
+)
+from cantrip_actors.http.entities import begin_once, begin_work, find_cantrip, hang_up
+from cantrip_actors.http.episode_tools import (
+    CALL,
+    Rest,
+    add_tools,
+    ask_for_form,
+    check_schema,
+    get_function,
+    read_tools,
+)
 from cantrip_actors.http.files import data_of, file_of, image_of
 from cantrip_actors.http.openai_encoders import (
     ChatEncoder,
@@ -31,7 +53,9 @@ from cantrip_actors.http.openai_encoders import (
     ResponseEncoder,
     answer_item,
     answer_text,
+    chat_calls,
     chat_completion,
+    response_calls,
     response_object,
     response_status,
 )
@@ -39,16 +63,19 @@ from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, QUIET, EventStreamResponse
 from cantrip_actors.http.table import ApiRoute
-from cantrip_actors.machine.project import find_episode, find_turn_in_force, list_intents
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
-from cantrip_actors.runtime.face.receipt import MailState
+from cantrip_actors.runtime.face.work import MailState
 from cantrip_actors.terms.outcome import Outcome
 
 ENTITY: Final = "entity:"
 ID: Final = "resp_"
 PARTS: Final = frozenset({"text", "input_text", "output_text"})
 IMAGES: Final = frozenset({"image_url", "input_image"})
+ROUND: Final = "~"
+AFTER_ROUND: Final = re.compile(f"{ROUND}[0-9a-f]{{16}}$")
+OF_MODEL: Final = frozenset({"function_call", "reasoning"})
+"""The kinds of items that a model makes, beside messages of an assistant."""
 FILES: Final = frozenset({"file", "input_file"})
 
 MOST_METADATA: Final = 512
@@ -126,10 +153,15 @@ def _parse_seconds(at: str) -> int:
 
 
 class _Asked(NamedTuple):
-    """The input of an entity: the last user message as its intent, and the earlier messages as data."""
+    """The input of an entity: the last user message as its intent, and the earlier messages as data.
+
+    With `results`, of calls that the client has carried out, an entity continues instead; the intent, if there is one,
+    is a message for it.
+    """
 
     intent: Any
     before: list[dict[str, Any]]
+    results: Results = MappingProxyType({})
 
     @property
     def context(self) -> Any:
@@ -145,7 +177,16 @@ def parse_messages(call: HttpCall, messages: list[dict[str, Any]], param: str) -
         raise Problem(
             400, "unsupported_value", "this service refuses system messages: cantrips have their own", param=param
         )
+    results = _read_results(messages, param)
     last = max((n for n, message in enumerate(messages) if message.get("role") == "user"), default=None)
+    if results:
+        after = [
+            _read_parts(message.get("content"), param)
+            for message in messages[_find_reply(messages) :]
+            if message.get("role") == "user"
+        ]
+        parts: list[Any] = [part for texts, shown in after for part in (*texts, *shown)]
+        return _Asked(parts or None, [], results)
     if last is None:
         raise Problem(400, "invalid", f"{param}: expected a message of the user", param=param)
     texts, shown = _read_parts(messages[last].get("content"), param)
@@ -157,6 +198,32 @@ def parse_messages(call: HttpCall, messages: list[dict[str, Any]], param: str) -
         for message in messages[:last]
     ]
     return _Asked([text, *shown] if shown else text, before)
+
+
+def _find_reply(messages: list[dict[str, Any]]) -> int:
+    """Return where the part of the client begins, after the last answer of the model."""
+    answers = (n for n, one in enumerate(messages) if one.get("role") == "assistant" or one.get("type") in OF_MODEL)
+    return max(answers, default=-1) + 1
+
+
+def _read_results(messages: list[dict[str, Any]], param: str) -> dict[str, Any]:
+    """Return the results of the calls of the last answer, by the ids of the calls. Raises Problem 400.
+
+    A call that had the answer in a form, and no entity that waits, has no result: the messages are a conversation.
+    """
+    results: dict[str, Any] = {}
+    for message in messages[_find_reply(messages) :]:
+        is_item = message.get("type") == "function_call_output"
+        if not is_item and message.get("role") != "tool":
+            continue
+        id = message.get("call_id" if is_item else "tool_call_id")
+        if not isinstance(id, str):
+            raise Problem(400, "invalid", f"{param}: expected the id of the call with its result", param=param)
+        if id.startswith((f"{CALL}chatcmpl-", f"{CALL}{ID}")):
+            continue
+        texts, shown = _read_parts(message.get("output" if is_item else "content"), param)
+        results[id] = [*texts, *shown] if shown else "\n".join(texts)
+    return results
 
 
 def _read_parts(content: Any, param: str) -> tuple[list[str], list[File]]:
@@ -206,10 +273,15 @@ def _read_sound(part: Any, param: str) -> File:
 
 
 class _Target(NamedTuple):
-    """What a body names as its model: a cantrip, or None for an entity; and the form of answer that it asks for."""
+    """What a body names as its model: a cantrip with the tools of the client, or None for an entity; the form of answer
+    that it asks for, and the tools.
+    """
 
     cantrip: Cantrip | None
     form: AnswerForm | None
+    tools: Mapping[str, Gate]
+    is_changed: bool
+    """Whether the cantrip is another one than that which is offered."""
 
 
 def _find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody) -> _Target:
@@ -229,13 +301,14 @@ def _find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody) ->
             refused = "modalities"
     elif body.text is not None:
         wanted = body.text.format
-    form = None
+    offered, form = cantrip, None
     if refused is None and wanted is not None and wanted.type != "text":
-        form = _find_asked_form(cantrip, wanted)
+        cantrip, form = _ask_for_form(cantrip, wanted)
         refused = name if form is None else None
+    tools: dict[str, Gate] = {}
     if refused is None and body.tools and body.tool_choice != "none":
-        form = _find_tool_form(cantrip, body) if form is None else None
-        refused = "tools" if form is None else None
+        cantrip, tool_form, tools = _add_tools(cantrip, body, has_form=form is not None)
+        form, refused = form or tool_form, None if tools or tool_form is not None else "tools"
     if refused is not None:
         raise Problem(
             400,
@@ -243,34 +316,45 @@ def _find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody) ->
             f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own",
             param=refused,
         )
-    return _Target(cantrip, form)
+    return _Target(cantrip, form, tools, cantrip is not offered)
 
 
-def _find_asked_form(cantrip: Cantrip | None, wanted: models.AnswerFormat) -> AnswerForm | None:
-    """Return the form of an answer that a client asks for, if the answers of the cantrip have it."""
-    if wanted.type == "json_object":
-        return find_object_form(cantrip)
-    return find_form(cantrip, (wanted.json_schema or wanted).schema_) if wanted.type == "json_schema" else None
+def _ask_for_form(
+    cantrip: Cantrip | None, wanted: models.AnswerFormat, tool: ClientTool | None = None
+) -> tuple[Cantrip | None, AnswerForm | None]:
+    """Return a cantrip whose answers have the form that a client asks for: that cantrip, if they do already.
+
+    Without a form the cantrip has one of its own that does not fit. Raises Problem 400 for an invalid schema.
+    """
+    if wanted.type not in ("json_object", "json_schema"):
+        return cantrip, None
+    asked = {"type": "object"} if wanted.type == "json_object" else (wanted.json_schema or wanted).schema_
+    if cantrip is None or (form := find_form(cantrip, asked, tool)) is not None:
+        return cantrip, None if cantrip is None else form
+    check_schema("tools" if tool is not None else "the schema of the answer", asked)
+    typed = ask_for_form(cantrip, asked)
+    return (cantrip, None) if typed is None else (typed, make_form(asked, tool))
 
 
-def _find_tool_form(cantrip: Cantrip | None, body: models.ChatBody | models.ResponseBody) -> AnswerForm | None:
-    """Return the form of an answer that is asked for as a call of one tool, if the answers of the cantrip have it."""
-    tools = [_get_function(tool) for tool in body.tools or ()]
-    choice = body.tool_choice
-    asked = _get_function(choice).get("name") if isinstance(choice, dict) else None
-    chosen = tools if choice == "required" else [tool for tool in tools if asked and tool.get("name") == asked]
-    if len(chosen) != 1 or not isinstance(chosen[0].get("name"), str):
-        return None
-    tool = ClientTool(chosen[0]["name"], is_named=choice != "required")
-    return find_form(cantrip, chosen[0].get("parameters"), tool)
-
-
-def _get_function(tool: Any) -> dict[str, Any]:
-    """Return the function of a tool or a choice: chat completions have it in a member of its own."""
-    if not isinstance(tool, dict) or tool.get("type") != "function":
-        return {}
-    function = tool.get("function", tool)
-    return function if isinstance(function, dict) else {}
+def _add_tools(
+    cantrip: Cantrip | None, body: models.ChatBody | models.ResponseBody, *, has_form: bool
+) -> tuple[Cantrip | None, AnswerForm | None, dict[str, Gate]]:
+    """Return a cantrip with a client's tools. A single tool that it has to call is the form of its answer instead."""
+    if cantrip is None:
+        return None, None, {}
+    choice, listed = body.tool_choice, list(body.tools or ())
+    asked = get_function(choice).get("name") if isinstance(choice, dict) else None
+    gates = read_tools(cantrip, listed)
+    if choice not in (None, "auto", "required") and (asked is None or asked not in gates):
+        text = f"tool_choice: expected auto, none, required, or one of the functions in tools, got {choice!r}"
+        raise Problem(400, "invalid", text, param="tool_choice")
+    chosen = gates.get(asked) if asked else next(iter(gates.values())) if len(gates) == 1 else None
+    if chosen is not None and not has_form and (asked or choice == "required"):
+        wanted = models.AnswerFormat.model_validate({"type": "json_schema", "schema": dict(chosen.parameters)})
+        typed, form = _ask_for_form(cantrip, wanted, ClientTool(chosen.name, is_named=choice != "required"))
+        if form is not None:
+            return typed, form, {}
+    return add_tools(cantrip, gates, must_call=choice == "required" or asked is not None), None, gates
 
 
 def apply_form(form: AnswerForm | None, outcome: Outcome) -> Outcome:
@@ -287,45 +371,51 @@ def apply_form(form: AnswerForm | None, outcome: Outcome) -> Outcome:
 
 
 class _Run(NamedTuple):
-    """A running episode: its entity, how to wait for it, and its stream."""
+    """A running episode, and its stream."""
 
-    id: str
-    entity: Entity
-    receipt: Receipt | None
-    """That of its intent; None for the first one of an entity."""
+    work: Work
     outputs: UpsertSubscription
+    tools: Mapping[str, Gate] = MappingProxyType({})
+    results: Results = MappingProxyType({})
 
-    async def episode(self) -> Episode:
-        """Wait for it."""
-        return await (self.entity if self.receipt is None else self.receipt).episode()
+    async def rest(self, call: HttpCall) -> Rest:
+        """Wait until the episode has ended, or waits for the client. Raises the error that ended it."""
+        calls = await rest(call, self.work.entity_id, self.work.result, self.tools, self.results)
+        if not calls:
+            return Rest(())
+        shown = (item._replace(arguments=call.redact_for_token(item.arguments)) for item in calls)
+        words = await call.read(partial(read_last_words, call, self.work.entity_id))
+        return Rest(tuple(shown), words, await call.read(partial(measure, call, self.work.entity_id)))
 
     async def outcome(self, call: HttpCall) -> Outcome:
         """Return how it ended, from the loom."""
-        loom = call.runtime.shown_loom
-        _, _, key = self.id.partition(".")
-        episode_outcome = await call.read(lambda: find_episode(loom.records(self.entity.id), key, loom.subtree_usage))
-        if episode_outcome is None:
-            raise EntityEnded(f"entity {self.entity.id} has no end of this episode")
-        return episode_outcome
+        outcome = await call.read(partial(self.work.find_outcome, redacted=True))
+        if outcome is None:
+            raise EntityEnded(f"entity {self.work.entity_id} has no end of this episode")
+        if not self.results:
+            return outcome
+        used = await call.read(partial(measure, call, self.work.entity_id))  # the client had the rest with its calls
+        return replace(outcome, subtree_usage=used)
 
 
-async def send_intent(call: HttpCall, entity: Entity, chat_input: _Asked, *, with_context: bool) -> _Run:
-    """Send an intent to an entity. Raises Problem 403 and 429."""
+async def send_intent(call: HttpCall, entity: Entity, post: Callable[[], Awaitable[Work]]) -> _Run:
+    """Send an intent to an entity. Raises Problem 403."""
     check_scope(call.token, "send")
-    key = call.key
-    if key is None or not await call.read(lambda: call.runtime.has_mail(entity.id, key)):
-        await call.service.limiter.check_cost(call.token)
     outputs = call.service.growth.subscribe(entity.id, snapshot=False)
-    context = chat_input.context if with_context else None
-    receipt = await entity.post(chat_input.intent, context=context, key=call.key, by=call.token.sender)
-    return _Run(f"{entity.id}.{receipt.key}", entity, receipt, outputs)
+    return _Run(await post(), outputs)
 
 
-async def start_run(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> _Run:
+async def send_to_named(call: HttpCall, model: str, intent: Any) -> _Run:
+    """Send an intent to the entity that is called as a model. Raises Problem 403 and 404."""
+    entity = await call.read(lambda: find_named(call, model))
+    return await send_intent(call, entity, partial(entity.post, intent, key=call.key, by=call.token.sender))
+
+
+async def start_run(call: HttpCall, begin: Callable[[], Awaitable[Work]]) -> _Run:
     """Begin an entity. Raises Problem 403 and 429."""
     check_scope(call.token, "cast")
-    entity, _ = await begin_once(call, begin)
-    return _Run(entity.id, entity, None, call.service.growth.subscribe(entity.id))
+    work, _ = await begin_once(call, begin)
+    return _Run(work, call.service.growth.subscribe(work.entity_id))
 
 
 def _list_open_requests(call: HttpCall, entity_id: str) -> list[Request]:
@@ -341,19 +431,38 @@ async def _leave(call: HttpCall, run: _Run) -> None:
     """
     if call.key is None and not (isinstance(call.body, models.ResponseBody) and call.body.background):
         with anyio.CancelScope(shield=True):
-            if await call.read(lambda: _list_open_requests(call, run.entity.id)):
-                return
-            if run.receipt is None:
-                await run.entity.stop(HUNG_UP, by=call.token.sender)
-            else:
-                await run.receipt.cancel(HUNG_UP, by=call.token.sender)
+            if not await call.read(lambda: _list_open_requests(call, run.work.entity_id)):
+                await hang_up(call, run.work)
 
 
 async def find_run_outcome(call: HttpCall, run: _Run) -> Outcome | None:
     """Wait for an episode; return None if the client hung up. Raises the error that ended it."""
+    ended = await _find_rest(call, run)
+    return None if isinstance(ended, Rest) else ended
+
+
+async def _find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
+    """Wait for an episode, or for its calls for the client; return None if the client hung up.
+
+    Raises the error that ended it.
+    """
     with closing(run.outputs):
-        ended = await call.wait_for(run.episode, partial(_leave, call, run))
-    return None if ended is None else await run.outcome(call)
+        reached = await call.wait_for(partial(run.rest, call), partial(_leave, call, run))
+    return reached if reached is None or reached.calls else await run.outcome(call)
+
+
+async def _continue_calls(call: HttpCall, target: _Target, chat_input: _Asked, param: str) -> _Run:
+    """Continue an entity with the results of its calls, which the client has carried out."""
+    check_scope(call.token, "cast")
+    entity, key = await call.read(partial(check_results, call, chat_input.results, param))
+    tools = dict(target.tools) or await call.read(partial(find_tools, call, entity.id))
+    outputs = call.service.growth.subscribe(entity.id, snapshot=False)
+    await load(call, entity, target.cantrip if target.is_changed else None)
+    if chat_input.intent is not None:
+        steering = f"round {make_round_key(chat_input.results)}"
+        await entity.steer(chat_input.intent, key=steering, by=call.token.sender)
+    work = await call.read(lambda: call.runtime.receipt(entity, key)) if key else entity.work
+    return _Run(work, outputs, tools, chat_input.results)
 
 
 @contextmanager
@@ -370,23 +479,24 @@ def stream_run(
 ) -> EventStreamResponse:
     """Return an episode as a stream of one dialect, and call `on_close` at the end of the stream."""
     failed: list[CantripError] = []
+    resting: list[Rest] = []
 
     async def wait() -> None:
         try:
-            await run.episode()
+            resting.append(await run.rest(call))
         except CantripError as error:
             failed.append(error)
         run.outputs.close()
 
     return EventStreamResponse(
-        _follow_events(call, run, encoder, failed), call.service.limiter.limits.patience, on_close, beside=wait
+        _follow_events(call, run, encoder, failed, resting), call.service.limiter.limits.patience, on_close, beside=wait
     )
 
 
 async def _follow_events(
-    call: HttpCall, run: _Run, encoder: EpisodeEncoder, failed: list[CantripError]
+    call: HttpCall, run: _Run, encoder: EpisodeEncoder, failed: list[CantripError], resting: list[Rest]
 ) -> AsyncGenerator[bytes]:
-    """Yield the events of an episode; `failed` has its error once it has ended with one."""
+    """Yield the events of an episode; once it rests, `failed` has the error that ended it, or `resting` how it does."""
     is_done = False
     try:
         yield b"".join(encoder.begin())
@@ -399,12 +509,15 @@ async def _follow_events(
         except StopAsyncIteration:
             pass
         except FellBehind:  # then the answer comes whole
-            await run.episode()
+            resting.append(await run.rest(call))
         problem = problem_of(failed[0]) if failed else None
         if problem is None:
             try:
-                outcome = apply_form(encoder.form, await run.outcome(call))
-                yield b"".join(encoder.end(outcome))
+                if resting[0].calls and isinstance(encoder, ChatEncoder | ResponseEncoder):
+                    yield b"".join(encoder.rest(resting[0]))
+                else:
+                    outcome = apply_form(encoder.form, await run.outcome(call))
+                    yield b"".join(encoder.end(outcome))
             except Problem as misfit:
                 problem = misfit
         if problem is not None:
@@ -423,26 +536,36 @@ async def _follow_events(
 async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.ChatBody = call.body
-    cantrip, form = _find_target(call, body)
+    target = _find_target(call, body)
+    cantrip, form = target.cantrip, target.form
     chat_input = parse_messages(call, body.messages, "messages")
     created = int(time.time())
     with reserve_stream(call, is_stream=body.stream) as stack:
-        if cantrip is None:
-            entity = await call.read(lambda: find_named(call, body.model))
-            run = await send_intent(call, entity, chat_input, with_context=False)
+        if chat_input.results:
+            run = await _continue_calls(call, target, chat_input, "messages")
+        elif cantrip is None:
+            run = await send_to_named(call, body.model, chat_input.intent)
         else:
             start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
-            run = await start_run(call, partial(start, key=call.key, by=call.token.sender))
-        id = f"chatcmpl-{run.id}"
+            run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
+        run = run._replace(tools=target.tools or run.tools)
+        id = f"chatcmpl-{_name_run(run)}"
         if body.stream:
             with_usage = bool((body.stream_options or {}).get("include_usage"))
             encoder = ChatEncoder(id, body.model, created, with_usage=with_usage, form=form)
             return stream_run(call, run, encoder, stack.pop_all().close)
-    outcome = await find_run_outcome(call, run)
-    if outcome is None:
+    ended = await _find_rest(call, run)
+    if ended is None:
         return JsonAnswer(status=499)
-    shown = chat_completion(id, body.model, created, apply_form(form, outcome), form)
+    if isinstance(ended, Rest):
+        return JsonAnswer(chat_calls(id, body.model, created, ended))
+    shown = chat_completion(id, body.model, created, apply_form(form, ended), form)
     return JsonAnswer(call.redact_for_token(shown))
+
+
+def _name_run(run: _Run) -> str:
+    """Return the id of an answer: that of the work, and of the results that it continues with."""
+    return f"{run.work.id}{ROUND}{make_round_key(run.results)}" if run.results else run.work.id
 
 
 # Responses
@@ -451,76 +574,68 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
 async def create_response(call: HttpCall) -> JsonAnswer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
     body: models.ResponseBody = call.body
-    cantrip, form = _find_target(call, body)
+    target = _find_target(call, body)
+    form = target.form
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
     if body.instructions:
         messages.insert(0, {"role": "system", "content": body.instructions})
     chat_input = parse_messages(call, messages, "input")
     with reserve_stream(call, is_stream=body.stream) as stack:
-        run = await _continue(call, body, cantrip, chat_input)
-        id, created = ID + run.id, int(time.time())
+        if chat_input.results:
+            run = await _continue_calls(call, target, chat_input, "input")
+        else:
+            run = await _continue(call, body, target, chat_input)
+        run = run._replace(tools=target.tools or run.tools)
+        id, created = ID + _name_run(run), int(time.time())
         if body.stream:
             response_encoder = ResponseEncoder(id, body.model, created, body.previous_response_id, form)
             return stream_run(call, run, response_encoder, stack.pop_all().close)
     if body.background:
         run.outputs.close()
         return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=body.previous_response_id))
-    outcome = await find_run_outcome(call, run)
-    if outcome is None:
+    ended = await _find_rest(call, run)
+    if ended is None:
         return JsonAnswer(status=499)
-    outcome = apply_form(form, outcome)
+    if isinstance(ended, Rest):
+        return JsonAnswer(response_calls(id, body.model, created, ended, body.previous_response_id))
+    outcome = apply_form(form, ended)
     shown = _build_response(id, body.model, created, outcome, body.previous_response_id, form)
     return JsonAnswer(call.redact_for_token(shown))
 
 
-async def _continue(call: HttpCall, body: models.ResponseBody, cantrip: Cantrip | None, chat_input: _Asked) -> _Run:
-    who: dict[str, Any] = {"key": call.key, "by": call.token.sender}
-    previous = body.previous_response_id
-    if cantrip is None and previous is None:
-        entity = await call.read(lambda: find_named(call, body.model))
-        return await send_intent(call, entity, chat_input, with_context=False)
-    if previous is None:
-        assert cantrip is not None, "the model is a cantrip"
-        return await start_run(
-            call, partial(call.runtime.invoke, cantrip, chat_input.intent, context=chat_input.context, **who)
-        )
-    origin = await call.read(lambda: _find_continuation(call, previous))
-    if isinstance(origin, Entity):
-        return await send_intent(call, origin, chat_input, with_context=True)
-    fork = partial(
-        call.runtime.start_fork, origin, intent=chat_input.intent, context=chat_input.context, cantrip=cantrip
-    )
-    return await start_run(call, partial(fork, **who))
+async def _continue(call: HttpCall, body: models.ResponseBody, target: _Target, chat_input: _Asked) -> _Run:
+    intent, previous, cantrip = chat_input.intent, body.previous_response_id, target.cantrip
+    given: dict[str, Any] = {"context": chat_input.context, "key": call.key, "by": call.token.sender}
+    if previous is not None:
+        work = await call.read(lambda: _find_response(call, previous))
+        post = partial(work.continue_with, intent, cantrip=cantrip, **given)
+        if not await call.read(lambda: _sends(call, work)):
+            return await start_run(call, post)
+        if target.is_changed and cantrip is not None:
+            entity = await call.read(lambda: call.runtime.get_entity(work.entity_id, cantrip=cantrip))
+            post = partial(entity.post, intent, **given)
+        return await send_intent(call, work.entity, post)
+    if cantrip is None:
+        return await send_to_named(call, body.model, intent)
+    return await start_run(call, partial(begin_work, call.runtime.invoke, cantrip, intent, **given))
 
 
-def _find_continuation(call: HttpCall, previous: str) -> Entity | str:
-    """Return the entity that continues from a response, or the turn to fork from if it has newer turns or has ended.
-
-    Raises Problem 404 and 409.
-    """
-    entity_id, key = _find_response(call, previous)
-    loom = call.runtime.loom
-    ended = find_episode(loom.records(entity_id), key)
-    if ended is None or ended.last_turn is None:
-        raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id")
-    turn = find_turn_in_force(loom.turns(entity_id))
-    is_newest = turn is not None and turn.id == ended.last_turn
-    if is_newest and loom.header(entity_id).lasting and not loom.is_over(entity_id):
-        return call.runtime.get_entity(entity_id)
-    return call.whole_turn_id(ended.last_turn)
+def _sends(call: HttpCall, work: Work) -> bool:
+    """Return whether a response continues by a further intent. Raises Problem 409."""
+    if call.runtime.loom.is_forgotten(work.entity_id):
+        raise Problem(409, "forgotten", "the content of the previous response was erased")
+    try:
+        return work.takes_more
+    except UnfinishedWork as error:
+        raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id") from error
 
 
-def _find_response(call: HttpCall, id: str) -> tuple[str, str]:
-    """Return the entity of a response and the key of its intent. Raises Problem 404."""
-    entity_id, _, key = id.removeprefix(ID).partition(".")
-    loom = call.runtime.loom
-    if not (id.startswith(ID) and loom.has(entity_id) and call.sees(entity_id)):
+def _find_response(call: HttpCall, id: str) -> Work:
+    """Return the work on a response. Raises Problem 404."""
+    work = call.runtime.work(AFTER_ROUND.sub("", id.removeprefix(ID))) if id.startswith(ID) else None
+    if work is None or not call.sees(work.entity_id):
         raise Problem(404, "not_found", "no response has this id")
-    if not any((intent.key or "") == key for intent in list_intents(loom.records(entity_id))) and not (
-        key and call.runtime.has_mail(entity_id, key)
-    ):
-        raise Problem(404, "not_found", "no response has this id")
-    return entity_id, key
+    return work
 
 
 def _build_response(
@@ -537,17 +652,20 @@ async def get_response(call: HttpCall) -> JsonAnswer:
 
 
 def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
-    entity_id, key = _find_response(call, id)
-    loom = call.runtime.shown_loom
-    header, records = loom.header(entity_id), loom.records(entity_id)
+    work = _find_response(call, id)
+    header = call.runtime.shown_loom.header(work.entity_id)
     model, created = header.cantrip_name or header.cantrip_id, _parse_seconds(header.at)
-    outcome = find_episode(records, key, loom.subtree_usage)
+    outcome = work.find_outcome(redacted=True)
     if outcome is not None:
         return dict(call.redact_for_token(_build_response(id, model, created, outcome)))
-    status = _STATUSES[call.runtime.receipt(entity_id, key).state]
+    calls = find_waiting_calls(call, work.entity_id)
+    if calls:
+        reached = Rest(calls, read_last_words(call, work.entity_id), measure(call, work.entity_id))
+        return dict(call.redact_for_token(response_calls(id, model, created, reached)))
+    status = _STATUSES[work.state]
     shown = response_object(id, model, created, status, [])
-    requests = _list_open_requests(call, entity_id) if status == "in_progress" else []
-    return {**shown, "metadata": _describe_wait(call, entity_id, requests)} if requests else shown
+    requests = _list_open_requests(call, work.entity_id) if status == "in_progress" else []
+    return {**shown, "metadata": _describe_wait(call, work.entity_id, requests)} if requests else shown
 
 
 def _describe_wait(call: HttpCall, entity_id: str, requests: Sequence[Request]) -> dict[str, str]:
@@ -559,8 +677,8 @@ def _describe_wait(call: HttpCall, entity_id: str, requests: Sequence[Request]) 
 
 async def cancel_response(call: HttpCall) -> JsonAnswer:
     """Withdraw the intent of a response, or interrupt its episode."""
-    receipt = await call.read(lambda: call.runtime.receipt(*_find_response(call, call.path["id"])))
-    await receipt.cancel(now=True, by=call.token.sender)
+    work = await call.read(lambda: _find_response(call, call.path["id"]))
+    await work.cancel(now=True, by=call.token.sender)
     return await get_response(call)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Protocol
 
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool
+from cantrip_actors.http.episode_tools import CALL, Rest, ToolCallItem
 from cantrip_actors.observe import Output
 from cantrip_actors.observe.segments import Piece, Segments
 from cantrip_actors.records.codec import dump_json
-from cantrip_actors.terms.messages import Usage, as_text
+from cantrip_actors.terms.messages import NO_USAGE, Usage, as_text
 from cantrip_actors.terms.outcome import Outcome
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -70,21 +71,41 @@ def finish_reason(outcome: Outcome, form: AnswerForm | None = None) -> str:
 
 
 def chat_completion(
-    id: str, model: str, created: int, outcome: Outcome, form: AnswerForm | None = None
+    id: str,
+    model: str,
+    created: int,
+    outcome: Outcome,
+    form: AnswerForm | None = None,
 ) -> dict[str, Any]:
     """Return a whole chat completion."""
     message: dict[str, Any] = {"role": "assistant", "content": answer_text(outcome) or outcome.summary or ""}
     if form is not None and form.tool is not None and outcome.terminated:
         message = {"role": "assistant", "content": None, "tool_calls": [_tool_call(id, form.tool, outcome)]}
+    return _completion(id, model, created, message, finish_reason(outcome, form), outcome.subtree_usage)
+
+
+def chat_calls(id: str, model: str, created: int, rest: Rest) -> dict[str, Any]:
+    """Return the chat completion with calls that the client is to carry out."""
+    message = {"role": "assistant", "content": rest.words or None, "tool_calls": list(map(_call, rest.calls))}
+    return _completion(id, model, created, message, "tool_calls", rest.usage or NO_USAGE)
+
+
+def _call(item: ToolCallItem) -> dict[str, Any]:
+    return {"id": item.id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+
+
+def _completion(
+    id: str, model: str, created: int, message: dict[str, Any], reason: str, usage: Usage
+) -> dict[str, Any]:
     message["refusal"] = None
-    choice = {"index": 0, "message": message, "finish_reason": finish_reason(outcome, form), "logprobs": None}
+    choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
     return {
         "id": id,
         "object": "chat.completion",
         "created": created,
         "model": model,
         "choices": [choice],
-        "usage": chat_usage(outcome.subtree_usage),
+        "usage": chat_usage(usage),
     }
 
 
@@ -115,6 +136,15 @@ class ChatEncoder:
         for piece in self._segments.add(output):
             yield from self._piece(piece)
 
+    def rest(self, rest: Rest) -> Iterator[bytes]:
+        """Yield the chunks of calls that the client is to carry out."""
+        if self.form is None:
+            for piece in self._segments.finish(rest.words):
+                yield from self._piece(piece)
+        for index, item in enumerate(rest.calls):
+            yield self._chunk({"tool_calls": [{"index": index, **_call(item)}]})
+        yield from self._finish("tool_calls", rest.usage or NO_USAGE)
+
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the chunks of the end."""
         tool = None if self.form is None else self.form.tool
@@ -123,9 +153,12 @@ class ChatEncoder:
         else:
             for piece in self._segments.finish(answer_text(outcome)):
                 yield from self._piece(piece)
-        yield self._chunk({}, finish_reason(outcome, self.form))
+        yield from self._finish(finish_reason(outcome, self.form), outcome.subtree_usage)
+
+    def _finish(self, reason: str, usage: Usage) -> Iterator[bytes]:
+        yield self._chunk({}, reason)
         if self._with_usage:
-            yield _encode_data({**self._frame, "choices": [], "usage": chat_usage(outcome.subtree_usage)})
+            yield _encode_data({**self._frame, "choices": [], "usage": chat_usage(usage)})
         yield DONE
 
     def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
@@ -181,6 +214,28 @@ def response_object(
         "tools": [],
         "usage": None if outcome is None else response_usage(outcome.subtree_usage),
     }
+
+
+def call_items(calls: Iterable[ToolCallItem]) -> list[dict[str, Any]]:
+    """Return the items of calls that the client is to carry out."""
+    return [
+        {
+            "id": f"fc_{item.id.removeprefix(CALL)}",
+            "type": "function_call",
+            "call_id": item.id,
+            "name": item.name,
+            "arguments": item.arguments,
+            "status": "completed",
+        }
+        for item in calls
+    ]
+
+
+def response_calls(id: str, model: str, created: int, rest: Rest, previous: str | None = None) -> dict[str, Any]:
+    """Return the response with calls that the client is to carry out."""
+    said = [message_item(f"msg_{id}", rest.words)] if rest.words else []
+    shown = response_object(id, model, created, "completed", [*said, *call_items(rest.calls)], previous=previous)
+    return shown | {"usage": response_usage(rest.usage or NO_USAGE)}
 
 
 def response_status(outcome: Outcome) -> str:
@@ -240,6 +295,16 @@ class ResponseEncoder:
         for piece in self._segments.add(output):
             yield from self._piece(piece)
 
+    def rest(self, rest: Rest) -> Iterator[bytes]:
+        """Yield the events of calls that the client is to carry out."""
+        if self.form is None:
+            for piece in self._segments.finish(rest.words):
+                yield from self._piece(piece)
+        for item in call_items(rest.calls):
+            yield from self._call_tool(item)
+        response = self._response("completed") | {"usage": response_usage(rest.usage or NO_USAGE)}
+        yield self._event("response.completed", response=response)
+
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
         text = answer_text(outcome)
@@ -284,13 +349,14 @@ class ResponseEncoder:
                 yield self._event("response.output_item.done", output_index=at, item=item)
 
     def _call_tool(self, item: dict[str, Any]) -> Iterator[bytes]:
-        where, text = {"item_id": item["id"], "output_index": 0}, item["arguments"]
+        at = len(self._output)
+        where, text = {"item_id": item["id"], "output_index": at}, item["arguments"]
         begun = {**item, "arguments": "", "status": "in_progress"}
-        yield self._event("response.output_item.added", output_index=0, item=begun)
+        yield self._event("response.output_item.added", output_index=at, item=begun)
         yield self._event("response.function_call_arguments.delta", **where, delta=text)
         yield self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=text)
         self._output.append(item)
-        yield self._event("response.output_item.done", output_index=0, item=item)
+        yield self._event("response.output_item.done", output_index=at, item=item)
 
     def _reasoning(self, piece: Piece) -> Iterator[bytes]:
         at, item_id = piece.number, f"rs_{self._id}_{piece.number}"

@@ -25,8 +25,9 @@ from cantrip_actors.dispatch import (
 from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined, QueueFull
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.face.receipt import NoAnswer
+from cantrip_actors.runtime.face.work import NoAnswer
 from cantrip_actors.terms.errors import (
+    AllowanceSpent,
     AlreadyDecided,
     AskCycle,
     CantripError,
@@ -45,6 +46,7 @@ from cantrip_actors.terms.errors import (
     ProviderError,
     RuntimeClosed,
     Stranded,
+    UnfinishedWork,
     UnknownEntity,
     UnknownRequest,
     Withdrawn,
@@ -112,6 +114,7 @@ _ROWS: Final = (
     _ErrorRow(AlreadyDecided, 409, "already-decided"),
     _ErrorRow(AskCycle, 409, "ask-cycle"),
     _ErrorRow(Withdrawn, 409, "withdrawn"),
+    _ErrorRow(UnfinishedWork, 409, "unfinished"),
     _ErrorRow(UnknownEntity, 404, "unknown-entity", detail="no entity has this id or name"),
     _ErrorRow(UnknownRequest, 404, "unknown-request", detail="no request has this id: GET /api/v1/requests lists them"),
     _ErrorRow(InboxFull, 429, "inbox-full", later=True),
@@ -133,6 +136,10 @@ def problem_of(error: CantripError) -> Problem:
     wait = getattr(error, "retry_after", None)
     if isinstance(error, ProviderError) and isinstance(wait, (int, float)):  # a breaker is open, or a limit is met
         return Problem(503, "provider-busy", str(error), headers={"retry-after": str(max(1, math.ceil(wait)))}, **more)
+    if isinstance(error, AllowanceSpent):
+        detail = f"{'this token' if error.by else 'the service'} may have a cost of ${error.most:g} a {error.per}"
+        later = {"retry-after": str(math.ceil(error.retry_after))}
+        return Problem(429, "too-many", detail, headers=later, limit=f"cost_per_{error.per}")
     if isinstance(error, AlreadyDecided):
         more |= {"decision": error.decision, "by": error.by, "at": error.at, "note": error.note}
     if isinstance(error, Held) and error.holder is not None:

@@ -68,6 +68,8 @@ class ServiceSettings:
     grace: float = GRACE
     stall: float = STALL
     limits: ServiceLimits = field(default_factory=ServiceLimits)
+    max_cost_per_day: float | None = None
+    """The allowance of all callers together, in US dollars."""
     runtime: dict[str, Any] = field(default_factory=dict)
     """Further options of `Runtime.open`."""
     dispatches: Path | None = None
@@ -104,6 +106,7 @@ async def serve(settings: ServiceSettings, on_ready: Callable[[Ready], object]) 
         telemetry = settings.telemetry or Telemetry(otel="opentelemetry" in sys.modules, crash_dir=settings.crash_dir)
         opened = Runtime.open(settings.loom, cantrips=settings.cantrips, telemetry=telemetry, **settings.runtime)
         runtime = await stack.enter_async_context(opened)
+        runtime.set_allowance(settings.max_cost_per_day)
         service = Service(
             runtime,
             settings.cantrips,

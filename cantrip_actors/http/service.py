@@ -14,7 +14,6 @@ from cantrip_actors import Cantrip, EntityEvent, RequestFeed, Runtime
 from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.limits import Limiter, ServiceLimits
-from cantrip_actors.http.spending import Spending
 from cantrip_actors.http.supervision import Supervision
 from cantrip_actors.http.token import Token
 from cantrip_actors.http.tokens import Tokens
@@ -64,7 +63,7 @@ class Service:
         self.dispatches = dispatches
         if telemetry is not None:
             telemetry.counters.read_gauges_of(self._gauges)
-        self.limiter = Limiter(limits or ServiceLimits(), self._find_busy, Spending(runtime.loom))
+        self.limiter = Limiter(limits or ServiceLimits(), self._find_busy)
         self.upserts: Upserts
         """For readers that get whole texts."""
         self.growth: Upserts
@@ -99,6 +98,12 @@ class Service:
             )
 
         return await self.runtime.read(look)
+
+    def runtime_of(self, token: Token) -> Runtime:
+        """Return the runtime as a token sees it: of its tenant, with its allowance."""
+        runtime = self.runtime if token.tenant is None else self.runtime.tenant(token.tenant)
+        runtime.set_allowance(token.max_cost_per_day, by=token.sender)
+        return runtime
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
@@ -152,7 +157,7 @@ class Service:
     async def read_late(self, entity_id: str) -> None:
         """Send the readers of an entity's events the records that have no event, such as a reward."""
         for feed in [self._feeds[key] for key in (None, entity_id) if key in self._feeds]:
-            await feed.read(entity_id, is_late=True)
+            await feed.read()
 
     def overview(self, runtime: Runtime) -> Overview:
         """Return the cached reader of the loom for a tenant, or for all tenants."""

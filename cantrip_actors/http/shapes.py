@@ -8,11 +8,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from cantrip_actors import Cantrip, Episode, Loom, Message, ModelInput, Request, Usage
-from cantrip_actors.loom import QuarantineRow
+from cantrip_actors.loom import QuarantineRow, State
 from cantrip_actors.loom.export.thread import build_image_fields
-from cantrip_actors.loom.view import fold_entity
-from cantrip_actors.machine.project import get_outcome, get_status
-from cantrip_actors.machine.state import State
+from cantrip_actors.loom.overview import read_overview
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.outcome import Outcome
 
@@ -43,15 +41,15 @@ def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
 
 def episode_shape(episode: Episode) -> dict[str, Any]:
     """Return how an episode ended."""
-    return _build_episode(episode.entity_id, episode, None, episode.thread[-1].id if episode.thread else None)
+    return _build_episode(episode.entity_id, episode, None)
 
 
 def outcome_shape(entity_id: str, outcome: Outcome) -> dict[str, Any]:
     """Return how an episode ended, from its outcome."""
-    return _build_episode(entity_id, outcome, outcome.error, outcome.last_turn)
+    return _build_episode(entity_id, outcome, outcome.error)
 
 
-def _build_episode(entity_id: str, end: Episode | Outcome, error: str | None, last_turn: str | None) -> dict[str, Any]:
+def _build_episode(entity_id: str, end: Episode | Outcome, error: str | None) -> dict[str, Any]:
     return {
         "entity_id": entity_id,
         "result": end.result if isinstance(end, Outcome) else end.raw_result,
@@ -61,7 +59,7 @@ def _build_episode(entity_id: str, end: Episode | Outcome, error: str | None, la
         "ward": end.ward,
         "summary": end.summary,
         "error": error,
-        "last_turn": last_turn,
+        "last_turn": end.last_turn,
         "usage": usage_shape(end.usage),
         "subtree_usage": usage_shape(end.subtree_usage),
     }
@@ -87,8 +85,7 @@ def _build_header(loom: Loom, header: Header, state: State) -> dict[str, Any]:
         "forked": header.forked,
         "depth": header.depth,
         "began": header.at,
-        # of the same moment as its episode, which may end meanwhile
-        "state": "forgotten" if loom.is_forgotten(header.entity_id) else get_status(state, lasting=header.lasting),
+        "state": state,
         "over": loom.is_over(header.entity_id),
     }
 
@@ -110,28 +107,28 @@ def entity_shape(
     """
     entity_id = header.entity_id
     quarantine = quarantines.get(entity_id)
-    first, state = loom.first_intent(entity_id), fold_entity(loom, entity_id)
+    first = loom.first_intent(entity_id)
+    overview = read_overview(loom, entity_id, below=requests is not None)
     is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
     shape = {
-        **_build_header(loom, header, state),
+        **_build_header(loom, header, overview.state),
         "origin": loom.owner(header.parent_turn or "") if is_fork else None,
         "intent": None if first is None else first.intent,
-        "turns": state.sequence - state.inherited,
-        "gates": sorted(state.gates),
-        "errors": sum(state.gates.values()),
+        "turns": overview.turns,
+        "gates": list(overview.gates),
+        "errors": overview.errors,
         "interrupted": is_interrupted or quarantine is not None,
         "quarantine": None if quarantine is None else {"why": quarantine.why, "until": quarantine.until},
-        "usage": usage_shape(state.usage),
+        "usage": usage_shape(overview.usage),
     }
     if requests is None:
         return shape
-    below = loom.usage_below(entity_id)
-    outcome = get_outcome(state, below)
+    outcome = overview.outcome
     return {
         **shape,
         "by": None if first is None else first.sender,
         "requests": [request_shape(request) for request in requests],
-        "subtree_usage": usage_shape(state.usage + below),
+        "subtree_usage": usage_shape(overview.subtree_usage),
         "episode": None if outcome is None else outcome_shape(entity_id, outcome),
     }
 

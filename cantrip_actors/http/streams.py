@@ -33,10 +33,7 @@ async def _pass_everything(frames: list[Frame]) -> list[Frame]:
 async def entity_events(call: HttpCall) -> Response | JsonAnswer:
     """Stream the events of an entity: from `Last-Event-ID` on, or a snapshot and the following ones."""
     wanted: models.EventsQuery = call.query
-    read_last = call.request.headers.get("last-event-id")
-    after = EventId.parse(read_last or wanted.after or "")
-    if after is None and wanted.after and not read_last:
-        raise Problem(422, "invalid", "after: expected an id of this stream, or 0 for its beginning")
+    after = _find_after(call, wanted)
     loom, patience = call.runtime.shown_loom, call.service.limiter.limits.patience
 
     def look() -> tuple[str, bool]:
@@ -61,6 +58,15 @@ async def entity_events(call: HttpCall) -> Response | JsonAnswer:
         return await _build_snapshot(call, entity_id, EventId(number, END_OF_RECORD))
 
     return await _stream(call, entity_id, after, _pass_everything, snapshot)
+
+
+def _find_after(call: HttpCall, wanted: models.EventsQuery) -> EventId | None:
+    """Return the id that a reader continues after; None for one that begins anew. Raises Problem 422."""
+    read_last = call.request.headers.get("last-event-id")
+    after = EventId.parse((read_last or wanted.after or "").partition(":")[0])
+    if after is None and wanted.after and not read_last:
+        raise Problem(422, "invalid", "after: expected an id of this stream, or 0 for its beginning")
+    return after
 
 
 async def _replay_finished(records: Sequence[Record], after: EventId, first: bytes) -> AsyncGenerator[bytes]:
@@ -113,8 +119,12 @@ class _View:
 
 
 async def all_events(call: HttpCall) -> Response:
-    """Stream what all entities do, or those below one. Each connection begins with a snapshot."""
+    """Stream the events of all entities, or of those below one, with positions in the loom as ids.
+
+    The recorded ones after `Last-Event-ID` come first, then a snapshot.
+    """
     wanted: models.FirehoseQuery = call.query
+    after = _find_after(call, wanted)
     kinds = None if wanted.kinds is None else frozenset(one.strip() for one in wanted.kinds.split(","))
     if kinds is not None and not kinds <= KINDS:
         raise Problem(422, "invalid", f"kinds: expected some of {', '.join(sorted(KINDS))}")
@@ -130,7 +140,7 @@ async def all_events(call: HttpCall) -> Response:
         seen = await view.find_seen(one.entity_id for one in asked if one.kind != "actor")
         return [one for one in asked if one.kind == "actor" or one.entity_id in seen]
 
-    async def snapshot(_number: int) -> bytes:
+    async def snapshot(number: int) -> bytes:
         standing = select_standing(call.service.upserts.snapshot())
 
         def look() -> dict[str, Any]:
@@ -150,11 +160,11 @@ async def all_events(call: HttpCall) -> Response:
         data = await call.read(look)
         if supervision is not None:
             data["actors"] = supervision.snapshot()
-        return encode_event("snapshot", data)
+        return encode_event("snapshot", data, str(EventId(number, END_OF_RECORD)))
 
     with ExitStack() as stack:
         supervision = stack.enter_context(call.service.follow_supervision()) if has_actors else None
-        return await _stream(call, None, None, select, snapshot, stack.pop_all())
+        return await _stream(call, None, after, select, snapshot, stack.pop_all())
 
 
 async def _stream(

@@ -21,8 +21,8 @@ _NAMES: Final = {"message": "text", "thinking": "reasoning"}
 class UiMessages:
     """Writes the parts of one assistant message.
 
-    Calls of gates are `tool-NAME` parts that the provider executes. A question is a call that the client answers with
-    `addToolOutput`; a `data-question` part has its text and its schema.
+    Calls of gates are `tool-NAME` parts that the provider executes. A deferred call and a question are the client's to
+    answer with `addToolOutput`; a `data-question` part has the text of a question and its schema.
     """
 
     def __init__(self, message_id: str) -> None:
@@ -67,18 +67,19 @@ class UiMessages:
         yield {"type": "tool-output-denied", "toolCallId": call.id}
 
     def ask(self, request: RequestedEvent) -> Iterator[StreamPart]:
-        """Yield an approval request, or a question; the message is continued by the answer."""
-        if request.is_question:
-            data = {"toolCallId": request.tool_call_id, "text": request.text, "schema": request.schema}
-            yield {"type": "data-question", "id": request.request_id, "data": data}
+        """Yield an approval request, a question, or a call that the client has to answer; the answer continues it."""
+        if request.is_question or request.is_deferred:
+            yield _make_call(request.tool_call_id, request.gate, request.args or {}, is_clients=True)
         else:
-            descriptor = {"text": request.text, "expiresAt": request.expires_at}
             yield {
                 "type": "tool-approval-request",
                 "approvalId": request.request_id,
                 "toolCallId": request.tool_call_id,
-                "approvalDescriptor": descriptor,
+                "approvalDescriptor": {"text": request.text, "expiresAt": request.expires_at},
             }
+        if request.is_question:
+            data = {"toolCallId": request.tool_call_id, "text": request.text, "schema": request.schema}
+            yield {"type": "data-question", "id": request.request_id, "data": data}
         yield {"type": "finish", "finishReason": "tool-calls"}
 
     def end(self, outcome: Outcome) -> Iterator[StreamPart]:
@@ -93,11 +94,11 @@ class UiMessages:
         yield {"type": "error", "errorText": message}
 
 
-def _make_call(call_id: str, gate: str, args: Any) -> StreamPart:
+def _make_call(call_id: str, gate: str, args: Any, *, is_clients: bool = False) -> StreamPart:
     return {
         "type": "tool-input-available",
         "toolCallId": call_id,
         "toolName": gate,
         "input": args,
-        "providerExecuted": True,
+        "providerExecuted": not is_clients,
     }

@@ -153,9 +153,11 @@ class RedactedLoom(Loom):
         requested = self._loom.open_request(entity_id)
         return None if requested is None else redact_record(requested, self._redactor)
 
-    def read_since(self, number: int, limit: int = 500) -> tuple[list[tuple[int, Record]], int]:
+    def read_since(
+        self, number: int, limit: int = 500, *, settled: bool = False
+    ) -> tuple[list[tuple[int, Record]], int]:
         """Return the next records of all entities after a number, redacted."""
-        records, last = self._loom.read_since(number, limit)
+        records, last = self._loom.read_since(number, limit, settled=settled)
         return [(number, redact_record(record, self._redactor)) for number, record in records], last
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:

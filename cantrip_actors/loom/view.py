@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -28,6 +28,7 @@ from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.seal_key import GivenKey
 from cantrip_actors.loom.selection import EVERYTHING, ListedEntity, Page, Selection, check_page_limit
+from cantrip_actors.loom.settled import count_settled
 from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.checkpoint import decode_checkpoint
 from cantrip_actors.machine.evolve import fold
@@ -38,7 +39,9 @@ from cantrip_actors.machine.project import (
     collect_rewards,
     find_first_intent,
     find_header_in_force,
+    find_last_metadata,
     find_open_request,
+    find_turn_in_force,
     fold_log,
     get_committed_turn,
     get_header,
@@ -46,6 +49,7 @@ from cantrip_actors.machine.project import (
     get_time,
     get_turn_number,
     has_undone,
+    list_intents,
     read_turns,
     split_asides,
 )
@@ -205,12 +209,17 @@ class Loom:
             if self._store.tip(entity_id) == before:  # otherwise another process wrote meanwhile
                 return records, before.position
 
-    def read_since(self, number: int, limit: int = 500) -> tuple[list[tuple[int, Record]], int]:
+    def read_since(
+        self, number: int, limit: int = 500, *, settled: bool = False
+    ) -> tuple[list[tuple[int, Record]], int]:
         """Return the next records of all entities after a number, with their numbers; and the last number read.
 
-        Images have no bytes. With a tenant, the records of other tenants are read and left out.
+        Images have no bytes. With a tenant, the records of other tenants are read and left out. Only those that are
+        `settled` are followed by none with a lower number: with it, the last ones may come a few seconds later.
         """
         records = self._store.records_after(number, limit)
+        if settled and not self.numbers_in_order:
+            records = records[: count_settled(number, records, self._store.clock())]
         own = {record.entity_id: self._is_here(record.entity_id) for _, record in records} if self.tenant else {}
         last = records[-1][0] if records else number
         return [pair for pair in records if own.get(pair[1].entity_id, True)], last
@@ -232,6 +241,10 @@ class Loom:
             else:
                 low = middle + 1
         return low
+
+    def last_number(self) -> int:
+        """Return the number of the last record of the loom; 0 for an empty one."""
+        return self._store.last_number()
 
     @property
     def numbers_in_order(self) -> bool:
@@ -271,6 +284,10 @@ class Loom:
         Turns of a forgotten entity have ids, links and token counts, no content, and are marked `forgotten`.
         """
         return list(read_turns(self.records(entity_id)))
+
+    def last_turn(self, entity_id: str) -> Turn | None:
+        """Return the last turn of an entity that was not undone; None if it has none."""
+        return find_turn_in_force(self.turns(entity_id))
 
     def list_turns(self, entity_id: str, *, after: int = 0, limit: int = 50) -> list[Turn]:
         """Return the next turns of an entity after that sequence, as in `turns`.
@@ -369,6 +386,14 @@ class Loom:
         first = find_first_intent(self._read(entity_id, limit=2))
         is_elsewhere = first is None and self.has(entity_id) and self.header(entity_id).waits
         return find_first_intent(self._read(entity_id)) if is_elsewhere else first
+
+    def intents(self, entity_id: str) -> list[IntentGiven]:
+        """Return the intents that an entity has taken, in order."""
+        return list_intents(self.records(entity_id))
+
+    def last_metadata(self, entity_id: str) -> Mapping[str, Any]:
+        """Return what the provider says of an entity's newest answer, such as its `stop_reason`."""
+        return find_last_metadata(self.records(entity_id))
 
     def state(self, entity_id: str) -> State:
         """Return "active", "waiting" for a person, "idle" for a long-lived entity that waits for an intent, or how the

@@ -250,6 +250,15 @@ def _observe(plan: Plan, state: State, live: Transient, moment: Moment, event: O
 def _decide(plan: Plan, state: State, live: Transient, moment: Moment, event: Decide) -> list[Record]:
     requested = state.turn.requested
     assert requested is not None, "only an open request is decided"
+    gate = plan.gates.get(requested.gate)
+    if (
+        event.decision == "expired"
+        and requested.deferred
+        and gate is not None
+        and gate.dependencies.get("ends_episode")
+    ):
+        why = f"{requested.gate} got no result in time"
+        return _stop(plan, state, live, moment, Stopped("timeout", why, event.key, event.sender))
     return [
         Decided(
             entity_id=plan.entity_id,

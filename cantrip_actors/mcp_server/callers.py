@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
@@ -20,9 +20,6 @@ def _allow(_scope: str) -> bool:
     return True
 
 
-async def _skip_cost_check() -> None: ...
-
-
 @asynccontextmanager
 async def _skip_count() -> AsyncIterator[Callable[[str], None]]:
     yield lambda _entity_id: None
@@ -33,8 +30,8 @@ class McpCaller:
     """The client of a request. `runtime` is that of its tenant, `cantrips` are those that it may use, by name.
 
     `by` names it in records, and `door` names the door that vouches for it. `allows` says whether it has a scope
-    (`cantrip_actors.http.tokens`). `check_cost` raises Refused if it has spent what it may spend. `starting` does so,
-    too, and if it may not begin another entity now; it yields a function that counts the one it begins in the block.
+    (`cantrip_actors.http.tokens`). `starting` raises Refused if it may not begin another entity now; it yields a
+    function that counts the one that it begins in the block.
     `page` is the address of the live page, where people decide requests; None if there is none.
     """
 
@@ -43,7 +40,6 @@ class McpCaller:
     by: str
     door: str = ""
     allows: Callable[[str], bool] = _allow
-    check_cost: Callable[[], Awaitable[None]] = _skip_cost_check
     starting: Callable[[], AbstractAsyncContextManager[Callable[[str], None]]] = _skip_count
     page: str | None = None
 

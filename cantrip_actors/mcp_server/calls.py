@@ -39,7 +39,7 @@ ToolAnswer = types.CallToolResult | types.InputRequiredResult | dict[str, Any]
 
 def state_of(work: ToolWork, seen_ids: frozenset[str]) -> str:
     """Return the state of a call: its work, and the requests that its user has seen."""
-    return json.dumps({"work": work.id, "put": sorted(seen_ids)})
+    return json.dumps({"work": work.work.id, "put": sorted(seen_ids)})
 
 
 async def work_of_state(caller: McpCaller, state: str) -> tuple[ToolWork, frozenset[str]]:
@@ -111,12 +111,11 @@ class ToolCallRun:
 
     async def _report(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Send a progress notification for each turn."""
-        before = await self._caller.read(self._work.count_turns_before)
-        events, count = self._work.entity.events(after="0"), 0
+        events, count = self._work.work.events(), 0
         with count_reader(self._caller.runtime.telemetry, "mcp"), suppress(LoomError):  # the result tells of a failure
             task_status.started()
             async for event in events:
-                if isinstance(event, StepCompleteEvent) and event.sequence > before:
+                if isinstance(event, StepCompleteEvent):
                     count += 1
                     await self._context.session.report_progress(count, message=f"turn {event.sequence}")
 

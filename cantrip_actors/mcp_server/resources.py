@@ -8,9 +8,7 @@ from mcp import types
 from mcp.shared.exceptions import MCPError
 
 from cantrip_actors.loom.export.thread import build_turn_fields
-from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.mcp_server.callers import McpCaller
-from cantrip_actors.mcp_server.work import ToolWork
 from cantrip_actors.records.codec import dump_json
 
 ENTITIES: Final = "cantrip://entities/"
@@ -73,8 +71,8 @@ def read_resource(caller: McpCaller, uri: str) -> types.ReadResourceResult:
 
 def _find_entity(caller: McpCaller, entity_id: str) -> dict[str, Any]:
     loom = caller.loom
-    header, first = loom.header(entity_id), find_first_intent(loom.records(entity_id))
-    usage, outcome = loom.subtree_usage(entity_id), ToolWork(caller, caller.runtime.get_entity(entity_id)).outcome()
+    header, first = loom.header(entity_id), loom.first_intent(entity_id)
+    usage, outcome = loom.subtree_usage(entity_id), loom.outcome(entity_id)
     return {
         "id": entity_id,
         "cantrip": header.cantrip_name,

@@ -50,7 +50,7 @@ def create_task_result(work: ToolWork) -> dict[str, Any]:
 
 def _find_status(work: ToolWork) -> TaskStatus:
     outcome = work.outcome()
-    if outcome is None and work.is_withdrawn:
+    if outcome is None and work.work.state == "withdrawn":
         return "cancelled"
     if outcome is None:
         return "input_required" if work.requests() else "working"
@@ -60,7 +60,7 @@ def _find_status(work: ToolWork) -> TaskStatus:
 def _build_task(work: ToolWork, status: TaskStatus) -> dict[str, Any]:
     began, changed = work.times
     return {
-        "taskId": work.id,
+        "taskId": work.work.id,
         "status": status,
         "createdAt": began,
         "lastUpdatedAt": changed,

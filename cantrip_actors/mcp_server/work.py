@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
 from mcp import types
 
-from cantrip_actors import CantripError, Entity, Episode, InvalidIntent, LoomError, Receipt, Request
-from cantrip_actors.machine.project import find_episode, find_outcome, find_turn_in_force, get_time
+from cantrip_actors import CantripError, Entity, InvalidIntent, Request, Work
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.tools import CONTINUE, CastArguments, ForkArguments, Offer, SendArguments
 from cantrip_actors.terms.image import select_pictures
@@ -35,34 +33,23 @@ class UnknownWork(CantripError, KeyError):
 
 
 class ToolWork:
-    """An intent of an entity: the first one, or the one that was sent with `key`.
+    """The work that a tool call gave to an entity. Its id serves as the id of a task.
 
     Its methods that are not awaited read the loom: call them in `McpCaller.read`.
     """
 
-    def __init__(self, caller: McpCaller, entity: Entity, key: str = "") -> None:
-        self.entity = entity
-        self.key = key
+    def __init__(self, caller: McpCaller, work: Work) -> None:
+        self.work = work
         self._caller = caller
         self._runtime = caller.runtime
-
-    @property
-    def id(self) -> str:
-        """The id of the entity, or `ENTITY.KEY`. It serves as the id of a task."""
-        return f"{self.entity.id}.{self.key}" if self.key else self.entity.id
 
     @classmethod
     def find(cls, caller: McpCaller, work_id: str) -> ToolWork:
         """Return the work with an id. Raises UnknownWork."""
-        entity_id, _, key = work_id.partition(".")
-        if not caller.sees(entity_id):
+        work = caller.runtime.work(work_id)
+        if work is None or not caller.sees(work.entity_id):
             raise UnknownWork("Failed to retrieve task: task not found")
-        if key:
-            try:
-                caller.runtime.receipt(entity_id, key)
-            except LoomError as error:
-                raise UnknownWork("Failed to retrieve task: task not found") from error
-        return cls(caller, caller.runtime.get_entity(entity_id), key)
+        return cls(caller, work)
 
     @classmethod
     async def begin(
@@ -84,10 +71,8 @@ class ToolWork:
         runtime, cantrip = caller.runtime, caller.cantrips[offer.cantrip]
         intent, context, by = arguments.intent, arguments.context or None, caller.by
         if isinstance(arguments, SendArguments) and arguments.entity_id:
-            await caller.check_cost()
             entity = await caller.read(partial(_find_entity, caller, arguments.entity_id, offer))
-            receipt = await entity.post(intent, context=context, key=uuid.uuid4().hex, by=by)
-            return cls(caller, entity, receipt.key)
+            return cls(caller, await entity.post(intent, context=context, by=by))
         caller.check("cast")
         async with caller.starting() as count:
             if isinstance(arguments, ForkArguments):
@@ -100,12 +85,12 @@ class ToolWork:
             else:
                 entity = await runtime.start(cantrip, intent, context=context, by=by)
             count(entity.id)
-        return cls(caller, entity)
+        return cls(caller, entity.work)
 
     async def wait(self) -> types.CallToolResult:
         """Wait for the end of its episode; return the result of the tool call. Raises RuntimeClosed."""
         try:
-            await self._episode()
+            await self.work.result()
         except CantripError as error:
             why = self._redact(str(error))
             return await self._caller.read(lambda: self.result() or error_result(why, self._facts(None)))
@@ -113,34 +98,9 @@ class ToolWork:
         assert result is not None, "an episode that was waited for is in the loom"
         return result
 
-    async def _episode(self) -> Episode:
-        is_lasting = await self._caller.read(self._is_lasting)
-        if self.key or is_lasting:  # each intent has an episode of its own
-            return await (await self._find_receipt()).episode()
-        return await self.entity.episode()
-
-    def _is_lasting(self) -> bool:
-        return self._runtime.loom.header(self.entity.id).lasting
-
-    async def _find_receipt(self) -> Receipt:
-        return await self._caller.read(self._read_receipt)
-
-    def _read_receipt(self) -> Receipt:
-        return self._runtime.receipt(self.entity, self.key)
-
-    @property
-    def is_withdrawn(self) -> bool:
-        """Whether its intent was withdrawn before the entity took it."""
-        return bool(self.key) and self._read_receipt().state == "withdrawn"
-
     def outcome(self) -> Outcome | None:
         """Return how its episode ended; None while it has not."""
-        loom, entity_id = self._caller.loom, self.entity.id
-        records = loom.records(entity_id)
-        outcome = find_episode(records, self.key, loom.subtree_usage)
-        if outcome is None and loom.is_over(entity_id):  # the entity ended first
-            outcome = find_outcome(records, loom.usage_below(entity_id))
-        return outcome
+        return self.work.find_outcome(redacted=not self._caller.allows("secrets"))
 
     def result(self) -> types.CallToolResult | None:
         """Return the result of the tool call, read from the loom; None while the episode has not ended."""
@@ -163,7 +123,7 @@ class ToolWork:
     @property
     def _link(self) -> str | None:
         page = self._caller.page
-        return None if page is None else f"{page}#/e/{self.entity.id}"
+        return None if page is None else f"{page}#/e/{self.work.entity_id}"
 
     def describe_wait(self) -> str:
         """Return where a person decides the requests that this work waits for. Reads the loom."""
@@ -175,7 +135,7 @@ class ToolWork:
         link = self._link
         waits = {
             "for": "a person",
-            "id": self.id,
+            "id": self.work.id,
             "requests": [
                 {"id": request.id, "kind": request.kind, "gate": request.gate, "text": self._redact(request.text)}
                 for request in requests
@@ -186,13 +146,13 @@ class ToolWork:
         asks = [line for request in requests for line in request.render(columns=_COLUMNS, rows=_ROWS)]
         text = (
             f"This call {self.describe_wait()}. Tell your user to decide it there, then call the tool {CONTINUE} "
-            f'with id="{self.id}" for the result.\n'
+            f'with id="{self.work.id}" for the result.\n'
         )
         content = types.TextContent(type="text", text=text + self._redact("\n".join(asks)))
         return types.CallToolResult(content=[content], structured_content={**facts, "waits": waits})
 
     def _facts(self, outcome: Outcome | None) -> dict[str, Any]:
-        loom, entity_id = self._caller.loom, self.entity.id
+        loom, entity_id = self._caller.loom, self.work.entity_id
         usage = loom.subtree_usage(entity_id)
         return {
             "result": None if outcome is None else self._redact(outcome.result),
@@ -208,33 +168,27 @@ class ToolWork:
     def requests(self) -> list[Request]:
         """Return the open requests to people of the entity and of those below it."""
         runtime = self._runtime
-        found = [one for below in runtime.loom.subtree(self.entity.id) for one in runtime.requests(entity=below)]
+        found = [one for below in runtime.loom.subtree(self.work.entity_id) for one in runtime.requests(entity=below)]
         return sorted((one for one in found if one.kind != "deferred"), key=lambda request: request.asked_at)
-
-    def count_turns_before(self) -> int:
-        """Return the number of the last turn that the entity made before this work, or until now."""
-        turns = self._runtime.loom.turns(self.entity.id) if self.key else []
-        return turns[-1].sequence if turns else 0
 
     def concerns(self, request: Request) -> bool:
         """Return whether a request to a person is of this entity, or of one below it."""
         if request.kind == "deferred":
             return False  # a program delivers the result
-        return request.entity is not None and self.entity.id in self._runtime.loom.ancestry(request.entity)
+        return request.entity is not None and self.work.entity_id in self._runtime.loom.ancestry(request.entity)
 
     async def cancel(self, reason: str) -> None:
         """Cancel unfinished work: a later intent is withdrawn or ends with its episode, a first one with its entity."""
-        if self.key:
-            await (await self._find_receipt()).cancel(reason, now=True, by=self._caller.by)
+        if self.work.key:
+            await self.work.cancel(reason, now=True, by=self._caller.by)
         elif await self._caller.read(self.outcome) is None:
-            await self.entity.stop(reason, by=self._caller.by)
+            await self.work.entity.stop(reason, by=self._caller.by)
 
     @property
     def times(self) -> tuple[str, str]:
         """When the entity began, and when its last record was made: ISO 8601 in UTC."""
-        records = self._runtime.loom.records(self.entity.id)
-        moments = [time for record in records if (time := get_time(record))]
-        return moments[0], moments[-1]
+        loom, entity_id = self._runtime.loom, self.work.entity_id
+        return loom.header(entity_id).at, loom.last_time(entity_id)
 
 
 def error_result(text: str, facts: dict[str, Any] | None = None) -> types.CallToolResult:
@@ -262,7 +216,7 @@ def _find_turn(caller: McpCaller, handle: str, offer: Offer) -> str:
         _check_entity(caller, loom.owner(handle), offer)
         return handle
     _check_entity(caller, handle, offer)
-    turn = find_turn_in_force(loom.turns(handle))
+    turn = loom.last_turn(handle)
     if turn is None:
         raise InvalidIntent(f"the entity {handle!r} has no turn yet: there is nothing to continue from")
     return turn.id

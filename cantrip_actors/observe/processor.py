@@ -15,10 +15,10 @@ An entity has one turn at a time. Its items begin with a delta or with a recorde
     EpisodeEnded, EntityEnded   a turn without a commit has failed, or was cancelled
     StepFailed                  the turn failed: its actor crashed
 
-A text is shown by its gradient, then complete with the content of the finished item. A call is shown at its start and
-again with its output; its arguments arrive in between (seed decision 001). If a turn fails, every open item gets its
-`error` first (X3, X5); if it is cancelled, the turn event closes the open items (X4). The error of a failed turn has
-the code of the crystal's own error, if it reported one (seed decision 002).
+A text is shown by its gradient, then complete with the content of the finished item. A call is shown at its start, with
+its arguments as soon as they are complete (seed decision 001), and with its output. If a turn fails, every open item
+gets its `error` first (X3, X5); if it is cancelled, the turn event closes the open items (X4). The error of a failed
+turn has the code of the crystal's own error, if it reported one (seed decision 002).
 """
 
 from __future__ import annotations
@@ -264,11 +264,11 @@ class _Turn:
         return next((item for item in self.items.values() if item.call_id == call_id), None)
 
     def _name_call(self, item_id: str, call_id: str, name: str, args: Mapping[str, Any], at: float) -> Sequence[Output]:
-        """Begin a call, or note the arguments of one that has begun."""
+        """Begin a call, or show the arguments of one that has begun."""
         call, facts = self._find_call(call_id), {"tool_name": name, "tool_arguments": args}
         if call is not None:
-            call.upsert = replace(call.upsert, **facts)
-            return _NOTHING
+            is_same = call.upsert == replace(call.upsert, **facts)
+            return _NOTHING if is_same else [call.emit("update", at, **facts)]
         upsert = self._make_upsert(ToolCallUpsert, item_id, call_id=call_id, **facts)
         call = self.items[item_id] = _OpenItem(self, upsert)
         return [call.emit("create", at)]

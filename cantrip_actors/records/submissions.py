@@ -46,6 +46,8 @@ class SubmissionRow(Value, frozen=True, kw_only=True):
     priority: int = 0
     tenant: str = ""
     queue: str = ""
+    sender: str = ""
+    """Who submitted it."""
     trace: str | None = None
     """The `traceparent` of the span that submitted it."""
 

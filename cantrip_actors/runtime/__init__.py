@@ -2,7 +2,7 @@
 
 `tree.py` draws the supervision tree. Each room holds one concept:
 
-    face      what users call: Runtime, Entity, Episode, Receipt
+    face      what users call: Runtime, Entity, Episode, Work
     entity    one entity while it is loaded: its driver, its children, its beginning and its removal
     mail      inboxes, and the actor that loads the entities for which mail waits
     time      schedules, timers, queues

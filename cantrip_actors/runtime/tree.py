@@ -9,6 +9,7 @@
     ├── mail        loads the entities for which mail waits
     ├── scheduler   posts mail and casts entities when they are due
     ├── node        takes over entities that no living node runs, if this runtime has joined
+    ├── webhooks    sends events to the webhooks of this runtime, if it has any
     └── retention   forgets entities that ended longer ago than `retention` keeps them, if it is set
 
 A crash of the loom actor restarts everything after it, because no entity may continue unrecorded. A crashed crystal
@@ -61,6 +62,7 @@ from cantrip_actors.runtime.entity.registry import RegistryActor
 from cantrip_actors.runtime.entity.upgrades import Upgrade
 from cantrip_actors.runtime.events.events import Bus, Watchers
 from cantrip_actors.runtime.events.instrument import Instrument
+from cantrip_actors.runtime.loom.allowances import Allowances
 from cantrip_actors.runtime.loom.core import NOT_OPEN, Core, Limits
 from cantrip_actors.runtime.loom.guard import Guard, GuardedLogger
 from cantrip_actors.runtime.loom.loom_writer import Forget, LoomWriter
@@ -75,13 +77,14 @@ from cantrip_actors.runtime.time.scheduler import Casts, Scheduler, SchedulerAct
 from cantrip_actors.stream.events import DeltaEvent, EntityEvent, ServerChangedEvent
 from cantrip_actors.stream.reading import EpisodeEnd, read_events
 from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.episode_scope import Provide
 from cantrip_actors.terms.errors import (
     LoomError,
     RuntimeClosed,
 )
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.tool_server import Changed
-from cantrip_actors.terms.work import Provide
+from cantrip_actors.terms.webhook import Webhook
 from cantrip_actors.terms.wrapper import GateCall
 from cantrip_actors.user_code.attempt import await_user_code, call_user_code
 from cantrip_actors.user_code.threads import run_to_end
@@ -120,6 +123,7 @@ class Tree(Core):
         instrument: Instrument | None = None,
         node: Node | None = None,
         queues: Sequence[Queue] = (),
+        webhooks: Sequence[Webhook] = (),
         dependencies: Provide | None = None,
         make_casts: Callable[[Tree], Casts],
     ) -> None:
@@ -128,6 +132,7 @@ class Tree(Core):
             cantrips, limits, guard, upgrade, instrument, passivate_after=passivate_after, dependencies=dependencies
         )
         self._node = node
+        self._webhooks = webhooks
         self._snapshot_key = snapshot_key
         self._own_key = secrets.token_bytes(32)
         self.watchers = Watchers()
@@ -144,6 +149,7 @@ class Tree(Core):
         self.tool_servers = ToolServers(
             self._report_progress, self.requests.elicitations.elicit, self._report_change, self._report_fact
         )
+        self.allowances = Allowances(self)
         self.scheduler = Scheduler(self, self.inboxes, make_casts(self), queues)
         self.environment = Environment(
             core=self,
@@ -346,6 +352,7 @@ class Tree(Core):
                 ChildSpec("mail", lambda: self._make_mail_actor(store), ref=inboxes.actor),
                 ChildSpec("scheduler", lambda: SchedulerActor(scheduler, polls=store.shared), ref=scheduler.actor),
                 *self._make_membership_specs(),
+                *self._make_webhook_specs(),
                 *self._make_retention_specs(store),
             ],
             strategy="rest_for_one",
@@ -382,6 +389,13 @@ class Tree(Core):
         if membership is None:
             return []
         return [ChildSpec("node", lambda: NodeActor(self, membership, self.inboxes, load), ref=membership.actor)]
+
+    def _make_webhook_specs(self) -> list[ChildSpec[Any]]:
+        if not self._webhooks:
+            return []
+        from cantrip_actors.runtime.events.webhook_sender import WebhooksActor  # it imports an HTTP client
+
+        return [ChildSpec("webhooks", lambda: WebhooksActor(self, self.bus, self._webhooks))]
 
     def _make_retention_specs(self, store: Store) -> list[ChildSpec[Any]]:
         rules = self.limits.retention

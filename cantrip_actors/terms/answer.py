@@ -51,9 +51,10 @@ def hold_to_schema(done: Gate, schema: Mapping[str, Any]) -> Gate | Refused:
     """Return the gate `done` for answers that fit a schema, which a model wrote, or why it cannot."""
     if done.function is not None:
         return Refused("cannot ask for an answer of another form: yours is the only one here; leave out `answer`")
-    inner = {name: part for name, part in schema.items() if name != "$defs"}
-    parameters = {"type": "object", "properties": {"answer": inner}, "required": ["answer"]}
-    parameters |= {"additionalProperties": False} | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
+    defined = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
+    inner = {name: part for name, part in schema.items() if name not in defined}
+    parameters: dict[str, Any] = {"type": "object", "properties": {"answer": inner}, "required": ["answer"]}
+    parameters |= {"additionalProperties": False, **defined}
     validator = make_validator(parameters, foreign=True)
     return replace(done, parameters=parameters, schema=validator, model=None, written=None)
 

@@ -345,6 +345,7 @@ def _build_header(gate: Gate) -> dict[str, Any]:
         {"name": gate.name, "parameters": gate.parameters}
         | ({"wrapped": wrapped} if wrapped else {})
         | ({"read_only": True} if gate.read_only else {})
+        | ({"deferred": True} if gate.kind == "deferred" else {})
     )
 
 

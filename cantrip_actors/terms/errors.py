@@ -195,6 +195,33 @@ class Truncated(CantripError):
         self.summary = summary
 
 
+class AllowanceSpent(CantripError):
+    """A caller, a tenant or all of them have spent what they may spend in this day or month: give the work later.
+
+    `most` is the allowance in US dollars, `per` "day" or "month", `retry_after` the seconds until the next one begins
+    (in UTC). `by` and `tenant` say whose it is; None is all of them.
+    """
+
+    def __init__(self, by: str | None, tenant: str | None, most: float, per: str, retry_after: float) -> None:
+        whose = f"{by!r}" if by is not None else f"tenant {tenant!r}" if tenant is not None else "all callers together"
+        super().__init__(
+            f"{whose} may have a cost of ${most:g} a {per}, which is spent: try again in {retry_after:.0f} s"
+        )
+        self.by = by
+        self.tenant = tenant
+        self.most = most
+        self.per = per
+        self.retry_after = retry_after
+
+
+class UnfinishedWork(CantripError):
+    """The episode of a piece of work has not ended, or ended without a turn, so nothing can continue from its end."""
+
+    def __init__(self, work: str) -> None:
+        super().__init__(f"work {work} has no end to continue from: wait for its result first")
+        self.work = work
+
+
 class Withdrawn(CantripError):
     """The intent was withdrawn while it waited in the inbox: its entity never saw it.
 

@@ -215,6 +215,8 @@ class Gate:
     def defer(self, expires: float | None = None) -> Gate:
         """Return the gate as a deferred one: a call of it waits until a program delivers its result.
 
+        With `with_(ends_episode=True)` a call that expires ends the episode, instead of being an error observation.
+
         Raises InvalidCantrip if the gate has what only a function needs that is called here.
         """
         idle = [name for name in ("timeout", "retry") if getattr(self, name) is not None]
@@ -227,10 +229,14 @@ class Gate:
                 f"gate {self.name}: the function of a deferred gate is never called, so it takes no dependency and no "
                 "GateCall: give it the parameters of the entity's call alone"
             )
-        checked = check_expires(f"gate {self.name}", expires)
-        dependencies = {} if checked is None else {"expires": checked}
+        check_expires(f"gate {self.name}", expires)
         return replace(
-            self, kind="deferred", function=None, blocking=False, injected=("expires",), dependencies=dependencies
+            self,
+            kind="deferred",
+            function=None,
+            blocking=False,
+            injected=("expires", "ends_episode"),
+            dependencies={} if expires is None else {"expires": expires},
         )
 
     @property

@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
+from cantrip_actors.gates import write
 from cantrip_actors.observe import Telemetry
+from cantrip_actors.stream.wire import FinalFunctionCall, ItemDone, ItemStart
 from cantrip_actors.wards import max_turns
-from tests.acp.editors import ALL, Refused, call, edited, helper
+from tests.acp.editors import ALL, Refused, call, edited, helper, pay
 from tests.mcp.test_servers import served
 from tests.pictures import data_url, png
 
@@ -626,6 +629,60 @@ async def test_files_are_read_through_the_editor_if_it_offers_them(tmp_path: Pat
     assert (work / "b.txt").read_text() == "new"  # by the first editor, which lends nothing
 
 
+class StreamingCaller:
+    """A crystal that streams a call of `look`, and ends its answer once the call is shown."""
+
+    def __init__(self) -> None:
+        self.is_shown = anyio.Event()
+
+    async def invoke(self, messages: Any, emit: Callable[[Any], None]) -> Any:
+        if messages[-1].role == "tool":
+            return "seen"
+        emit(ItemStart("call", "function_call", name="pay", call_id="c1"))
+        emit(ItemDone("call", FinalFunctionCall("pay", "c1", {"amount": 7})))
+        await self.is_shown.wait()
+        return {"tool_calls": [{"id": "c1", "gate": "pay", "args": {"amount": 7}}]}
+
+
+@pytest.mark.rule("W-11")
+async def test_an_editor_sees_the_arguments_of_a_call_before_the_answer_has_ended() -> None:
+    crystal = StreamingCaller()
+    async with edited(Cantrip(crystal, circle=Circle(["done", pay], [max_turns(5)]))) as editor:
+        session = await new(editor)
+        prompt = await editor.begin(
+            "session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": "go"}]}
+        )
+
+        def find_shown() -> Any:
+            return [update for update in editor.updates if update.get("rawInput") == {"amount": 7}]
+
+        (shown,) = await editor.until(find_shown)
+        assert shown["status"] == "in_progress"
+        crystal.is_shown.set()
+        assert await editor.end(prompt) == {"stopReason": "end_turn"}
+
+
+@pytest.mark.rule("W-11")
+async def test_an_editor_sees_a_write_as_a_difference_with_absolute_paths(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    path = str(tmp_path / "a.txt")
+    says: Any = [call("write", path="./a.txt", content="new"), {"content": "so"}]
+    circle = Circle(["done", ask_first(write.with_(root=tmp_path))], [max_turns(5)])
+    asked: list[Any] = []
+
+    def allow(params: Any) -> Any:
+        asked.append(params["toolCall"])
+        return {"outcome": {"outcome": "selected", "optionId": "allow"}}
+
+    async with edited(Cantrip(scripted(says), circle=circle), answers={"session/request_permission": allow}) as editor:
+        session = (await editor.ask("session/new", cwd=str(tmp_path), mcpServers=[]))["sessionId"]
+        await editor.prompt(session, [{"type": "text", "text": "go"}])
+        shown = next(update for update in editor.updates if update.get("kind") == "edit")
+    diff = {"type": "diff", "path": path, "oldText": "old", "newText": "new"}
+    assert (shown["locations"], shown["content"]) == ([{"path": path}], [diff])
+    assert asked[0]["content"][-1] == diff
+
+
 @pytest.mark.rule("ACP-15")
 async def test_a_terminal_is_released_also_when_the_prompt_is_cancelled() -> None:
     async def never(_: Any) -> Any:
@@ -757,3 +814,14 @@ async def test_a_server_that_does_not_start_is_an_error_of_the_prompt() -> None:
         session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=servers))["sessionId"]
         with pytest.raises(Refused, match="server my_tools: cannot start it: No such file"):
             await editor.prompt(session, "go")
+
+
+@pytest.mark.rule("W-02")
+async def test_a_prompt_is_refused_once_the_allowance_of_the_runtime_is_spent() -> None:
+    recipe = helper()
+    async with Runtime.open(cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
+        runtime.set_allowance(0.0)
+        session = await new(editor)
+        with pytest.raises(Refused, match=r"may have a cost of \$0 a day, which is spent"):
+            await editor.prompt(session, "go")
+        assert runtime.loom.entities() == []

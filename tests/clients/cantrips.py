@@ -28,6 +28,11 @@ async def pay(amount: int) -> str:
     return f"paid {amount}"
 
 
+@gate(deferred=True)
+async def locate() -> str:
+    """Ask the page where it is."""
+
+
 @gate
 async def nap() -> str:
     """Sleep for a second."""
@@ -49,13 +54,14 @@ def answer(context: Any) -> dict[str, Any]:
     word, _, rest = intent.partition(" ")
     if last.images:
         return {"content": f"I see {len(last.images)} picture."}
+    if word in ("where", "ask"):
+        calls = {"where": {"gate": "locate", "args": {}}, "ask": {"gate": "question", "args": {"text": "Which one?"}}}
+        return {"tool_calls": [calls[word]]}
     if word == "weather":
         call = {"gate": "weather", "args": {"city": rest}}
         return {"content": "Let me look.", "thinking": "Which city?", "tool_calls": [call]}
     if word == "pay":
         return {"content": "I pay.", "tool_calls": [{"gate": "pay", "args": {"amount": int(rest)}}]}
-    if word == "ask":
-        return {"tool_calls": [{"gate": "question", "args": {"text": "Which one?"}}]}
     if word == "slow":
         return {"content": "Let me wait.", "tool_calls": [{"gate": "nap", "args": {}}]}
     if word == "break":
@@ -67,7 +73,7 @@ def answer(context: Any) -> dict[str, Any]:
 
 ASSISTANT = Cantrip(
     scripted(answer),
-    circle=Circle(["done", "question", weather, nap, ask_first(pay)], [max_turns(9)]),
+    circle=Circle(["done", "question", locate, weather, nap, ask_first(pay)], [max_turns(9)]),
     name="assistant",
 )
 

@@ -41,6 +41,7 @@ OF_FRONT_ENDS: Final = {
     "gates": "reasoning and calls of gates",
     "approvals": "approvals",
     "questions": "questions",
+    "client tools": "the page's tools",
     "resume": "resume",
     "example": "the example of its page",
 }

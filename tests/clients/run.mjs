@@ -279,9 +279,19 @@ trial("useChat", "questions", async () => {
   const [question] = chat.parts("data-question");
   assert.equal(question.data.text, "Which one?");
   await chat.addToolOutput({ tool: "question", toolCallId: question.data.toolCallId, output: "the red one" });
-  await chat.sendMessage();
   await chat.settle();
   assert.match(chat.text, /the red one/);
+});
+
+trial("useChat", "client tools", async () => {
+  const chat = new Chat("assistant");
+  chat.onToolCall = ({ toolCall: { toolName: tool, toolCallId } }) =>
+    void chat.addToolOutput({ tool, toolCallId, output: "Oslo" });
+  await chat.say("where");
+  await chat.settle();
+  assert.equal(chat.text, "It said: Oslo");
+  assert.equal(chat.parts("tool-locate")[0].output, "Oslo");
+  assert.equal(chat.messages.length, 2);
 });
 
 trial("useChat", "errors", async () => {
@@ -364,6 +374,14 @@ trial("AG-UI", "questions", async () => {
   assert.equal(message, "Which one?");
   const run = await on.runAgent({ resume: [{ interruptId: id, status: "resolved", payload: "the red one" }] });
   assert.match(content(run, "assistant"), /the red one/);
+});
+
+trial("AG-UI", "client tools", async () => {
+  const on = agent("assistant");
+  const [{ toolCalls }] = (await say(on, "where")).newMessages;
+  assert.equal(toolCalls[0].function.name, "locate");
+  on.addMessage({ id: crypto.randomUUID(), role: "tool", toolCallId: toolCalls[0].id, content: "Oslo" });
+  assert.match(content(await on.runAgent(), "assistant"), /It said: Oslo/);
 });
 
 trial("AG-UI", "errors", async () => {

@@ -238,13 +238,11 @@ async def test_messages_before_the_last_one_are_data() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function", "function": {"name": "x"}}]),
         ("functions", [{"name": "x"}]),
         ("n", 2),
         ("logprobs", True),
         ("n", 0),
-        ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}),
+        ("response_format", {"type": "grammar"}),
     ],
 )
 async def test_an_unsupported_parameter_is_an_error_in_openais_shape(name: str, value: Any) -> None:
@@ -366,15 +364,12 @@ async def test_one_tool_that_the_client_demands_is_called_with_the_answer(choice
 async def test_a_form_that_the_answers_do_not_have_is_refused() -> None:
     said = {"model": "billing", "messages": [{"role": "user", "content": "bill"}]}
     other = {**Invoice.model_json_schema(), "required": ["total", "lines", "due"]}
-    tool = {"type": "function", "function": {"name": "pay", "parameters": Invoice.model_json_schema()}}
     async with served([billing()]) as on:
         for more, param in (
             (
                 {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": other}}},
                 "response_format",
             ),
-            ({"tools": [tool]}, "tools"),
-            ({"tools": [tool, tool], "tool_choice": "required"}, "tools"),
             ({"modalities": ["text", "audio"]}, "modalities"),
         ):
             error = (await on.post("/v1/chat/completions", {**said, **more}, 400))["error"]

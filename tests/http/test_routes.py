@@ -155,7 +155,8 @@ async def test_the_openapi_document_describes_exactly_the_routes() -> None:
         guard: Any = make_app(on.service)
         routes = [route for route in guard._app.routes if isinstance(route, Route)]  # what is served
         well_known = "/.well-known/oauth-protected-resource"
-        plain = {"/api/v1/openapi.json", "/mcp", "/session", well_known, f"{well_known}/mcp", *assets()}
+        pages = {"/session", "/approve/{token}", *assets()}
+        plain = {"/api/v1/openapi.json", "/mcp", well_known, f"{well_known}/mcp", *pages}
         there = {
             (plain_path(route.path), method.lower())
             for route in routes
@@ -759,7 +760,7 @@ async def test_the_files_of_the_page_are_compressed_for_those_who_accept_gzip(
             sizes += int(sent.headers["content-length"])
             lasts = "no-store" if path == "/" else "public, max-age=31536000, immutable"
             assert sent.headers["cache-control"] == lasts
-    assert (sizes < 60_000) is is_compressed
+    assert (sizes < 95_000) is is_compressed  # of 240 kB, of which 100 kB are the parser of Markdown
 
 
 async def test_without_the_page_there_is_neither_page_nor_session() -> None:

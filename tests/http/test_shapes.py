@@ -21,6 +21,6 @@ async def test_the_state_and_the_episode_of_an_entity_are_of_one_moment(monkeypa
         def fold_before(loom: Loom, entity_id: str) -> object:
             return earlier.pop() if earlier else fold_entity(loom, entity_id)
 
-        monkeypatch.setattr("cantrip_actors.http.shapes.fold_entity", fold_before)  # the second one ends meanwhile
+        monkeypatch.setattr("cantrip_actors.loom.overview.fold_entity", fold_before)  # the second one ends meanwhile
         shape = entity_shape(loom, loom.header(entity.id), [])
     assert (shape["state"], shape["episode"]["reason"]) == ("idle", "terminated")

@@ -281,3 +281,13 @@ async def test_a_call_of_a_tool_whose_name_is_not_a_text_is_refused_and_counted(
     assert refused.value.error.code == INVALID_PARAMS
     calls = {labels[1:]: one.count for labels, one in timed.items() if labels[0] == "tools/call"}
     assert calls == {("_OTHER", "ValidationError"): 1}
+
+
+@pytest.mark.rule("W-02")
+async def test_a_call_is_refused_once_the_allowance_of_the_runtime_is_spent(era: str) -> None:
+    async with connected(era) as (client, runtime):
+        runtime.set_allowance(0.0)
+        refused = await client.call_tool("helper", {"intent": "hello"})
+        assert refused.is_error
+        assert "may have a cost of $0 a day, which is spent" in refused.content[0].text  # type: ignore[union-attr]
+        assert runtime.loom.entities() == []

@@ -185,6 +185,7 @@ def test_a_retried_provider_is_one_turn() -> None:
         "message",
         "tool_call",
         "tool_call",
+        "tool_call",
         "turn_complete",
         "final_response",
     ]
@@ -256,7 +257,7 @@ def test_a_run_of_several_messages_is_proper_turns() -> None:
         ("completed", StreamUsage(7, 3)),
         ("completed", StreamUsage(9, 4096)),
     ]
-    assert statuses(watched.seen) == ["create", "complete", "create", "complete", "complete"]
+    assert statuses(watched.seen) == ["create", "complete", "create", "update", "complete", "complete"]
 
 
 @pytest.mark.rule("U-61")

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from cantrip_actors import FinalResponseEvent, StepCompleteEvent, StepStartEvent, ToolResultEvent
+from cantrip_actors import FinalResponseEvent, StepCompleteEvent, StepStartEvent, ToolCallEvent, ToolResultEvent
 from cantrip_actors.observe import (
     Batching,
     FinalResponse,
@@ -352,7 +352,15 @@ class TestTools:
     @pytest.mark.rule("U-29")
     def test_a_call_that_starts_twice_is_created_once(self) -> None:
         made = Stage().feed(call(), call(), called({"q": 1}), output_begins(), output())
-        assert [m.status for m in made] == ["create", "complete"]
+        assert [m.status for m in made] == ["create", "update", "complete"]
+
+    @pytest.mark.rule("W-11")
+    def test_a_call_shows_its_arguments_once_as_soon_as_they_are_complete(self) -> None:
+        stage = Stage()
+        stage.feed(call(), more('{"q": 1}', "c"))
+        (made,) = stage.feed(called({"q": 1}))
+        assert (made.status, made.tool_arguments, made.tool_output) == ("update", {"q": 1}, None)
+        assert stage.see([ToolCallEvent("s", MORNING, "t", made.call_id, "search", {"q": 1})]) == []
 
     @pytest.mark.rule("U-30")
     def test_argument_deltas_emit_nothing(self) -> None:
@@ -369,7 +377,7 @@ class TestTools:
 
     @pytest.mark.rule("U-32")
     def test_two_upserts_for_a_successful_call_with_the_items_of_the_call(self) -> None:
-        made = Stage().feed(call(), called({"q": 1}), output_begins(), output())
+        made = Stage().feed(call(), called({}), output_begins(), output())
         assert [(m.status, m.item_id) for m in made] == [("create", "c"), ("complete", "c")]
 
     @pytest.mark.rule("U-32")
@@ -392,7 +400,7 @@ class TestTools:
             output("B", "ob", "2"),
             output("A", "oa", "1"),
         )
-        ends = [(m.item_id, m.call_id, m.tool_name, m.tool_arguments, m.tool_output) for m in made[2:]]
+        ends = [(m.item_id, m.call_id, m.tool_name, m.tool_arguments, m.tool_output) for m in made[4:]]
         assert ends == [("b", "2", "sub", {"n": 2}, "B"), ("a", "1", "add", {"n": 1}, "A")]
 
     @pytest.mark.rule("U-35")

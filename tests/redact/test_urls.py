@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
 from cantrip_actors.circle.gate_call import GateError
-from cantrip_actors.circle.gates.fetch_request import _parse
+from cantrip_actors.circle.gates.fetch_request import parse_url
 from cantrip_actors.cli.main import main
 from cantrip_actors.crystal.client import Client
 from cantrip_actors.crystal.constructors import local, openai
@@ -101,7 +101,7 @@ def _back_up(url, tmp_path):
 
 
 def _fetch(url, tmp_path):
-    _parse(url)
+    parse_url(url)
 
 
 def _local(url, tmp_path):

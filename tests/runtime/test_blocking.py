@@ -34,8 +34,8 @@ from cantrip_actors.crystal import Query
 from cantrip_actors.mcp import inproc
 from cantrip_actors.runtime import tree
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
-from cantrip_actors.runtime.face.blocking import BlockingHeldServer, BlockingReceipt, BlockingSubscription
-from cantrip_actors.runtime.face.receipt import Receipt
+from cantrip_actors.runtime.face.blocking import BlockingHeldServer, BlockingSubscription, BlockingWork
+from cantrip_actors.runtime.face.work import Work
 from tests.mcp.prompting import prompting
 from tests.runtime.spells import cantrip, done, say
 
@@ -186,7 +186,7 @@ slow = cantrip(scripted(slowly, record=False))
     [
         (Runtime, BlockingRuntime),
         (Entity, BlockingEntity),
-        (Receipt, BlockingReceipt),
+        (Work, BlockingWork),
         (Subscription, BlockingSubscription),
         (HeldServer, BlockingHeldServer),
     ],
@@ -200,7 +200,7 @@ def test_a_blocking_runtime_has_every_method_of_the_async_one_with_its_docstring
 
 
 def test_blocking_methods_have_the_parameters_of_the_async_ones() -> None:
-    for face, blocking in ((Runtime, BlockingRuntime), (Entity, BlockingEntity), (Receipt, BlockingReceipt)):
+    for face, blocking in ((Runtime, BlockingRuntime), (Entity, BlockingEntity), (Work, BlockingWork)):
         for name, method in vars(face).items():
             if inspect.isfunction(method) and not name.startswith("_") and name not in {*ASYNC_ONLY, "check"}:
                 asks, given = (inspect.signature(one).parameters for one in (method, getattr(blocking, name)))

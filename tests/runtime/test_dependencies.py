@@ -15,13 +15,13 @@ from cantrip_actors import (
     Cantrip,
     Circle,
     DependenciesUnknown,
+    EpisodeScope,
     Injected,
     InvalidCantrip,
     Message,
     Node,
     Runtime,
     Unavailable,
-    Work,
     gate,
     scripted,
 )
@@ -67,8 +67,8 @@ def desk(user: Any = PROVIDED, gate_name: str = "orders") -> Cantrip:
     return Cantrip(ask(gate_name), circle=Circle(["done", *gates], [max_turns(5)]), name="desk")
 
 
-def by_sender(work: Work) -> Mapping[str, Any]:
-    return {"user": work.sender}
+def by_sender(episode: EpisodeScope) -> Mapping[str, Any]:
+    return {"user": episode.sender}
 
 
 @pytest.fixture
@@ -119,9 +119,9 @@ async def test_a_resumed_job_has_the_dependencies_of_its_own_user(url: str) -> N
 async def test_a_work_says_whose_it_is(url: str) -> None:
     works = []
 
-    async def provide(work: Work) -> Mapping[str, Any]:
-        works.append(work)
-        return {"user": work.context["user"], "of no gate": 1}
+    async def provide(episode: EpisodeScope) -> Mapping[str, Any]:
+        works.append(episode)
+        return {"user": episode.context["user"], "of no gate": 1}
 
     async with Runtime.open(url, cantrips=[desk()], dependencies=provide) as runtime:
         tenant = runtime.tenant("acme")
@@ -139,9 +139,9 @@ async def test_a_work_says_whose_it_is(url: str) -> None:
 async def test_dependencies_are_cached_by_the_scope_of_a_work_while_the_entity_is_loaded() -> None:
     calls = []
 
-    def provide(work: Work) -> Mapping[str, Any]:
-        calls.append(work.sender)
-        return {"user": Session(work.sender)}
+    def provide(episode: EpisodeScope) -> Mapping[str, Any]:
+        calls.append(episode.sender)
+        return {"user": Session(episode.sender)}
 
     async with Runtime.open(cantrips=[desk()], dependencies=provide, passivate_after=10) as runtime:
         entity = await runtime.ensure("notes", desk())
@@ -218,11 +218,11 @@ async def test_an_entity_waits_while_its_dependencies_are_not_provided(
 async def test_a_provider_that_is_unavailable_is_called_again() -> None:
     calls = []
 
-    async def provide(work: Work) -> Mapping[str, Any]:
-        calls.append(work.sender)
+    async def provide(episode: EpisodeScope) -> Mapping[str, Any]:
+        calls.append(episode.sender)
         if len(calls) < 3:
             raise Unavailable(retry_after=30)
-        return {"user": work.sender}
+        return {"user": episode.sender}
 
     async with Runtime.open(cantrips=[desk()], dependencies=provide) as runtime:
         assert (await runtime.cast(desk(), "go", by="anna")).result == "tea for anna"
@@ -233,7 +233,7 @@ async def test_provided_dependencies_need_a_provider() -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(DependenciesUnknown, match="need user, which only"):
             await runtime.cast(desk(), "go", by="anna")
-    with pytest.raises(ValueError, match="dependencies: expected a function of a Work"):
+    with pytest.raises(ValueError, match="dependencies: expected a function of an EpisodeScope"):
         Runtime.open(dependencies={"user": "anna"})  # type: ignore[arg-type]
 
 

@@ -28,8 +28,7 @@ def shared(request: pytest.FixtureRequest) -> Iterator[str]:
 async def test_a_waiting_submission_is_withdrawn_and_never_begins(url: str) -> None:
     async with Runtime.open(url) as client:
         first, second = await client.submit("desk", "one", key="k"), await client.submit("desk", "two")
-        assert await first.withdraw()
-        assert not await first.withdraw()
+        assert [await first.withdraw(), await first.withdraw()] == ["withdrawn", "withdrawn"]
         with pytest.raises(Withdrawn, match="withdrawn before entity"):
             await first.episode()
     async with Runtime.open(url, cantrips=[DESK]) as runtime:
@@ -46,7 +45,7 @@ async def test_a_submission_is_found_by_its_key_until_it_is_withdrawn(url: str) 
         found = await runtime.submission("k")
         assert found is not None
         assert (found.entity_id, found.has_begun) == (made.entity_id, False)
-        assert await found.withdraw()
+        assert await found.withdraw() == "withdrawn"
         assert await runtime.submission("k") is None
 
 
@@ -61,7 +60,7 @@ async def test_a_submission_that_has_begun_is_found_by_its_key(url: str) -> None
 
 async def test_the_key_of_a_withdrawn_submission_can_be_used_for_something_else(url: str) -> None:
     async with Runtime.open(url) as client:
-        assert await (await client.submit("desk", "one", key="k")).withdraw()
+        assert await (await client.submit("desk", "one", key="k")).withdraw() == "withdrawn"
         await client.submit("desk", "two", key="k")
     async with Runtime.open(url, cantrips=[DESK]) as runtime:
         assert (await (await runtime.submit("desk", "two", key="k")).episode()).result == "two"
@@ -71,9 +70,9 @@ async def test_a_submission_that_has_begun_cannot_be_withdrawn(url: str) -> None
     async with Runtime.open(url, cantrips=[answering(delay=3)]) as runtime:
         submission = await runtime.submit("desk", "one")
         await anyio.sleep(1)
-        assert not await submission.withdraw()
+        assert await submission.withdraw() == "working"
         assert (await submission.episode()).result == "one"
-        assert not await submission.withdraw()
+        assert await submission.withdraw() == "settled"
 
 
 async def test_a_submission_that_a_node_has_read_but_not_begun_is_withdrawn(shared: str) -> None:
@@ -88,7 +87,7 @@ async def test_a_submission_that_a_node_has_read_but_not_begun_is_withdrawn(shar
         casts.begin_submission = begin_late  # type: ignore[method-assign]
         submission = await client.submit("desk", "one")
         await anyio.sleep(1)
-        assert await submission.withdraw()
+        assert await submission.withdraw() == "withdrawn"
         await anyio.sleep(4)
         assert not submission.has_begun
 
@@ -105,7 +104,7 @@ async def test_a_submission_that_a_node_begins_at_this_moment_is_not_withdrawn(s
         casts._launch = launch_late
         submission = await client.submit("desk", "one")
         await anyio.sleep(1.5)
-        assert not await submission.withdraw()
+        assert await submission.withdraw() != "withdrawn"
         assert (await submission.episode()).result == "one"
 
 
@@ -121,7 +120,7 @@ async def test_a_caller_that_waits_for_a_submission_learns_that_another_process_
 
         tasks.start_soon(wait)
         await anyio.sleep(1)
-        assert await (await other.submit("desk", "one", key="k")).withdraw()
+        assert await (await other.submit("desk", "one", key="k")).withdraw() == "withdrawn"
         await anyio.sleep(1)
         assert [(one.entity_id, one.key) for one in errors] == [(waiting.entity_id, "k")]
 
@@ -131,7 +130,7 @@ async def test_a_submission_that_waits_in_a_full_queue_is_withdrawn(url: str) ->
     async with Runtime.open(url, cantrips=[slow], queues=[Queue("reports", max_running=1)]) as runtime:
         casts = [await runtime.submit("desk", f"job {n}", queue="reports") for n in range(3)]
         await anyio.sleep(1)
-        assert [await one.withdraw() for one in casts] == [False, True, True]
+        assert [await one.withdraw() for one in casts] == ["working", "withdrawn", "withdrawn"]
         assert (await runtime.cluster.queues())[0].waiting == 0
         assert (await casts[0].episode()).result == "job 0"
 
@@ -139,4 +138,4 @@ async def test_a_submission_that_waits_in_a_full_queue_is_withdrawn(url: str) ->
 @pytest.mark.real_time
 def test_blocking_code_withdraws_a_submission(tmp_path: Any) -> None:
     with BlockingRuntime.open(f"sqlite:{tmp_path}/loom.db") as runtime:
-        assert runtime.submit("desk", "one").withdraw()
+        assert runtime.submit("desk", "one").withdraw() == "withdrawn"

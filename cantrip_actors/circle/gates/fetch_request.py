@@ -45,11 +45,11 @@ async def request(
     """
     most = _Most(max_bytes, images=images)
     if client is not None:
-        return await _follow(client, _parse(url), allow_private, most)
+        return await _follow(client, parse_url(url), allow_private, most)
     # a client of its own, made and closed in this task: no connection outlives the call, on either backend
-    tls = await anyio.to_thread.run_sync(_make_tls)
+    tls = await anyio.to_thread.run_sync(make_tls)
     async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=seconds) as own:
-        return await _follow(own, _parse(url), allow_private, most)
+        return await _follow(own, parse_url(url), allow_private, most)
 
 
 class _Most(NamedTuple):
@@ -60,14 +60,14 @@ class _Most(NamedTuple):
 
 
 @cache
-def _make_tls() -> ssl.SSLContext:
+def make_tls() -> ssl.SSLContext:
     """Return the TLS context; cached, because parsing the certificates takes tens of milliseconds."""
     return httpx.create_ssl_context(trust_env=False)
 
 
 async def _follow(client: httpx.AsyncClient, url: httpx.URL, allow_private: bool, most: _Most) -> str | Image:
     for _ in range(HOPS + 1):
-        addresses: list[str | None] = [None] if allow_private else await _resolve_public(url)
+        addresses: list[str | None] = [None] if allow_private else await resolve_public(url)
         fetched = await _get(client, url, addresses, most)
         if not isinstance(fetched, httpx.URL):
             return fetched
@@ -75,7 +75,8 @@ async def _follow(client: httpx.AsyncClient, url: httpx.URL, allow_private: bool
     raise GateError(f"more than {HOPS} redirects, the last to {_shorten(url)}")
 
 
-def _parse(text: str) -> httpx.URL:
+def parse_url(text: str) -> httpx.URL:
+    """Return the URL in a text. Raises GateError for one that may not be fetched."""
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, ValueError) as error:
@@ -105,7 +106,7 @@ def _shorten(url: object) -> str:
 # ------------------------------------------------------------------------------------------------------------ addresses
 
 
-async def _resolve_public(url: httpx.URL) -> list[str | None]:
+async def resolve_public(url: httpx.URL) -> list[str | None]:
     """Return the addresses of the URL's host. Raises GateError if one of them is not on the public internet."""
     host = url.raw_host.decode("ascii")
     port = url.port or (443 if url.scheme == "https" else 80)

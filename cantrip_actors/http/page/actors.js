@@ -1,7 +1,7 @@
 // The supervision tree as it stands: what runs, what waits in mailboxes, what was restarted and why.
 
 import { api } from "./api.js";
-import { ago, button, code, h, number, pill, plain, plural, setText, sign, standing, values, write } from "./dom.js";
+import { ago, button, code, h, number, pill, plain, plural, setAttr, setText, sign, standing, values, write } from "./dom.js";
 import { title } from "./model.js";
 import { Tree } from "./tree.js";
 
@@ -20,6 +20,10 @@ export class ActorsPane {
   #open = new Map(); // path -> whether somebody opened or closed it
   #shape = 0;
   #below = new Map();
+  #idle = new Set(); // actors of idle entities, with what is below them: folded away
+  #isIdleShown = false;
+  #paths = new Map(); // entity id -> path of its actor
+  #marked = null;
 
   constructor(node, model, { onSelect }) {
     this.model = model;
@@ -32,8 +36,9 @@ export class ActorsPane {
       onToggle: (path) => { this.#open.set(path, !this.#isOpen(path)); this.rebuild(); },
     });
     this.count = h("span", { class: "count" });
+    this.idle = button({ class: "quiet", hidden: true, "aria-pressed": "false", onclick: () => { this.#isIdleShown = !this.#isIdleShown; this.rebuild(); } });
     this.service = button({ class: "quiet", hidden: true, onclick: () => this.#service() }, "Service");
-    node.append(h("div", { class: "head" }, h("h2", { id: "actors-title" }, "Supervision"), this.count, h("span", { class: "grow" }), this.service), this.tree.box, this.detail);
+    node.append(h("div", { class: "head" }, h("h2", { id: "actors-title" }, "Supervision"), this.count, h("span", { class: "grow" }), this.idle, this.service), this.tree.box, this.detail);
   }
   #isOpen(path) {
     const depth = parts(path).length;
@@ -41,25 +46,52 @@ export class ActorsPane {
   }
   rebuild() {
     const { model } = this, below = this.#below = new Map(), rows = [];
+    this.#paths.clear();
     for (const path of model.actors.keys()) {
+      this.#paths.set(parts(path).at(-1), path);
       const above = path.slice(0, Math.max(0, path.lastIndexOf("/")));
       below.has(above) ? below.get(above).push(path) : below.set(above, [path]);
     }
-    const walk = (list, depth) => list.forEach((path, at) => {
+    this.#idle = new Set([...model.actors.keys()].filter((path) => this.#isIdle(path)));
+    const walk = (all, depth) => {
+      const list = this.#isIdleShown ? all : all.filter((path) => !this.#idle.has(path));
+      list.forEach((path, at) => walkOne(path, at, list.length, depth));
+    };
+    const walkOne = (path, at, setsize, depth) => {
       const children = below.get(path) ?? [], isOpen = this.#isOpen(path);
-      rows.push({ id: path, depth, hasChildren: children.length > 0, isOpen, posinset: at + 1, setsize: list.length });
+      rows.push({ id: path, depth, hasChildren: children.length > 0, isOpen, posinset: at + 1, setsize });
       if (children.length && isOpen) walk(children, depth + 1);
-    });
+    };
     walk(below.get("") ?? [], 0);
     this.#shape = model.actorShape;
     this.tree.setRows(rows);
     this.service.hidden = !model.actors.size;
+    this.idle.hidden = !this.#idle.size;
+    setText(this.idle, `${number(this.#idle.size)} idle`);
+    setAttr(this.idle, "aria-pressed", String(this.#isIdleShown));
+    setAttr(this.idle, "aria-label", `${this.#isIdleShown ? "Fold away" : "Show"} ${plural(this.#idle.size, "idle actor")}`);
     const loaded = new Set([...model.actors.keys()].map((path) => parts(path).at(-1)));
     const unloaded = loaded.size ? [...model.entities.values()].filter((one) => !one.over && !loaded.has(one.id)).length : 0;
     setText(this.count, model.actors.size ? `${number(model.actors.size)}${unloaded ? ` · ${plural(unloaded, "entity", "entities")} not loaded` : ""}` : "");
   }
+  // The actor of an entity that waits for its next intent, has never crashed and has no mail; the selected one stays.
+  #isIdle(path) {
+    const entity = this.model.entities.get(parts(path).at(-1)), row = this.model.actors.get(path);
+    if (!entity || entity.id === this.#marked || !["idle", "terminated"].includes(entity.state) || entity.interrupted) return false;
+    const isCalm = (one) => one.state === "up" && !one.restarts && !one.mailbox && !one.exit?.startsWith("crash");
+    return isCalm(row) && [...this.#under(path)].every((below) => isCalm(below) && !this.model.entities.has(parts(below.path).at(-1)));
+  }
+  // Whether an actor, or an entity's state, came to be idle or to work since the rows were made.
+  #hasMoved(model) {
+    for (const path of model.dirtyActors) if (this.#isIdle(path) !== this.#idle.has(path)) return true;
+    for (const id of model.dirty) {
+      const path = this.#paths.get(id);
+      if (path && model.actors.has(path) && this.#isIdle(path) !== this.#idle.has(path)) return true;
+    }
+    return false;
+  }
   show(model) {
-    if (this.#shape !== model.actorShape) this.rebuild();
+    if (this.#shape !== model.actorShape || this.#hasMoved(model)) this.rebuild();
     else if (model.dirtyActors.size || model.dirty.size) {
       const dirty = new Set();
       for (const path of model.dirtyActors) for (let up = path; up; up = up.slice(0, Math.max(0, up.lastIndexOf("/")))) dirty.add(up);
@@ -69,7 +101,9 @@ export class ActorsPane {
   }
   // Select the actor of an entity, without opening anything.
   mark(entityId) {
+    this.#marked = entityId;
     const path = entityId && [...this.model.actors.keys()].find((one) => one.endsWith(`/${entityId}`));
+    if (this.model.actors.size) this.rebuild();
     this.tree.select(path ?? null);
   }
   select(path) {

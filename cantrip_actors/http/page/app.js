@@ -3,6 +3,7 @@
 
 import { ActorsPane } from "./actors.js";
 import { api, signIn } from "./api.js";
+import { attached, fileField, parseContext } from "./attach.js";
 import { $, button, h, linkTo, moment, money, number, plain, plural, setAttr, setText, sign, sparkline, values, write } from "./dom.js";
 import { LoomPane } from "./loom.js";
 import { Connection, Model, title } from "./model.js";
@@ -18,7 +19,7 @@ const go = (id, turn) => { location.hash = linkTo(id, turn); };
 // -------------------------------------------------------------------------------------------------------------- dialogs
 
 const KEYS = [["↑ ↓ ← →", "move in a tree; Enter selects"], ["F6", "next pane"], ["/", "search entities and their texts"], ["j k", "next and previous turn"], ["a", "to the oldest request; again: approve"],
-  ["d", "deny: write a note, then Enter"], ["s", "send or steer"], ["i", "interrupt"], ["f", "fork from this turn"], ["w", "reward this turn"], ["x", "stop or abandon (asks again)"], ["r", "to an interrupted entity; again: resume"], ["A D", "approve or deny all that the filter shows"], ["R X", "resume or abandon all that it shows"], ["n", "cast"], ["?", "this list"], ["Esc", "back to the loom"]];
+  ["d", "deny: write a note, then Enter"], ["s", "send or steer"], ["i", "interrupt"], ["f", "fork from this turn"], ["w", "reward this turn"], ["x", "stop or abandon (asks again)"], ["r", "to an interrupted entity; again: resume"], ["A D", "approve or deny all that the filter shows"], ["R X", "resume or abandon all that it shows"], ["c", "chat, or all of its turns"], ["n", "cast"], ["?", "this list"], ["Esc", "back to the loom"]];
 
 function ask({ heading, text, inside = [], fields = [], action, tone = "main", work }) {
   const dialog = $("dialog");
@@ -26,7 +27,7 @@ function ask({ heading, text, inside = [], fields = [], action, tone = "main", w
   const inputs = Object.fromEntries(fields.map((one) => [one.name, one.node]));
   const form = h("form", { onsubmit: async (event) => {
     event.preventDefault();
-    try { await work?.(Object.fromEntries(Object.entries(inputs).map(([name, node]) => [name, node.type === "checkbox" ? node.checked : node.value]))); dialog.close(); }
+    try { await work?.(Object.fromEntries(Object.entries(inputs).map(([name, node]) => [name, node.type === "checkbox" ? node.checked : node.type === "file" ? [...node.files] : node.value]))); dialog.close(); }
     catch (problem) { error.hidden = false; setText(error, problem.message); }
   } }, h("h2", { id: "dialog-title" }, heading), text ? h("p", null, text) : "", inside.length ? h("div", { class: "calls" }, inside) : "",
     fields.map((one) => h("label", { class: one.node.type === "checkbox" ? "tick" : "field" }, one.node.type === "checkbox" ? [one.node, one.label] : [one.label, one.node])), error,
@@ -54,7 +55,21 @@ const act = {
     inside: requests.map((one) => [write(h("code", { class: "gate" }), one.gate), ...values(one.args)]), fields: [{ name: "note", label: "Note", node: field("for the entities and the loom") }],
     work: async ({ note }) => { for (const one of requests) await act.decide(one, { decision, note }); },
   }),
-  send: (one, text) => api("POST", where(one, "/send"), { intent: text }),
+  send: async (one, text, chosen = []) => api("POST", where(one, "/send"), { intent: text, ...(await attached(chosen)) }),
+  spending: async (one) => {
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone, box = h("div", { class: "tablebox", tabindex: "0", role: "group", "aria-label": "Usage of each period" });
+    const show = async (per) => {
+      const { items } = await api("GET", where(one, `/spending?per=${per}&zone=${encodeURIComponent(zone)}`));
+      const row = (name, { total_tokens: tokens, cost }) => h("tr", null, h("th", null, plain(name)), h("td", { class: "right" }, number(tokens)), h("td", { class: "right" }, money(cost)));
+      const sum = items.reduce((all, { usage }) => ({ total_tokens: all.total_tokens + usage.total_tokens, cost: all.cost + usage.cost }), { total_tokens: 0, cost: 0 });
+      box.replaceChildren(items.length ? h("table", null, h("thead", null, h("tr", null, h("th", null, per), h("th", { class: "right" }, "tokens"), h("th", { class: "right" }, "cost"))),
+        h("tbody", null, items.toReversed().map(({ period, usage }) => row(period, usage))), h("tfoot", null, row("all", sum))) : h("p", null, "It has used nothing yet."));
+    };
+    const per = h("select", { onchange: () => show(per.value) }, ["day", "month", "intent"].map((word) => h("option", { value: word }, word)));
+    const form = ask({ heading: `Spending of ${title(one)}`, text: "What it and everything below it have used, the newest first.", fields: [{ name: "per", label: "By", node: per }] });
+    form.insertBefore(box, form.lastElementChild);
+    await show("day");
+  },
   steer: (one, text) => api("POST", where(one, "/steer"), { text }),
   interrupt: (one) => ask({
     heading: `Interrupt ${title(one)}?`, text: "Its present episode ends after what is under way.", action: "Interrupt", fields: [{ name: "why", label: "Why", node: field("interrupted") }, { name: "now", label: "now, also in the middle of a query or a gate", node: h("input", { type: "checkbox" }) }],
@@ -81,8 +96,9 @@ const act = {
   cast: async () => {
     const { items } = await api("GET", "cantrips");
     const select = h("select", null, items.map((one) => h("option", { value: one.name }, plain(one.name))));
-    ask({ heading: "Cast", action: "Cast", fields: [{ name: "cantrip", label: "Cantrip", node: select }, { name: "intent", label: "Intent", node: area("What should it do?") }, { name: "name", label: "Name", node: field("none: it ends with its answer") }],
-      work: async ({ cantrip, intent, name }) => go((await api("POST", name ? "entities" : "casts", { cantrip, intent, ...(name ? { name } : {}) })).entity_id) });
+    ask({ heading: "Cast", action: "Cast", fields: [{ name: "cantrip", label: "Cantrip", node: select }, { name: "intent", label: "Intent", node: area("What should it do?") }, { name: "name", label: "Name", node: field("none: it ends with its answer") },
+      { name: "chosen", label: "Files", node: fileField() }, { name: "context", label: "Context", node: area("Data for the entity: JSON, or text") }],
+      work: async ({ cantrip, intent, name, chosen, context }) => go((await api("POST", name ? "entities" : "casts", { cantrip, intent, ...(name ? { name } : {}), ...(await attached(chosen)), ...parseContext(context) })).entity_id) });
     $("dialog").querySelector("textarea").focus();
   },
 };
@@ -90,7 +106,7 @@ const act = {
 // ---------------------------------------------------------------------------------------------------------------- panes
 
 let loom, actors, needs, timeline, connection, older = null;
-const PANES = [["loom", "Loom"], ["main", "Entity"], ["needs", "Needs you"], ["actors", "Supervision"]];
+const PANES = [["needs", "Needs you"], ["loom", "Loom"], ["main", "Entity"], ["actors", "Supervision"]];
 const isNarrow = matchMedia("(max-width: 760px)");
 
 function showTab(name) {
@@ -193,6 +209,7 @@ function onKey(event) {
   const keys = {
     "/": () => { showTab("loom"); loom.search.focus(); }, "?": showKeys, n: () => can("cast") && act.cast(), j: () => step(1), k: () => step(-1),
     a: () => (card?.allow && can("approve") ? card.allow() : first()), d: () => (card?.deny && can("approve") ? card.deny() : first()),
+    c: () => entity && timeline.toggleChat(),
     s: () => entity && timeline.focusComposer(), i: () => running && can("steer") && act.interrupt(entity), x: () => can("stop") && (brokenHere ? act.abandon(brokenHere) : entity && !entity.over && act.stop(entity)),
     r: () => (brokenHere ? can("stop") && act.resume(brokenHere) : first(".card.broken")),
     f: () => { if (can("cast")) ofTurn(act.fork); }, w: () => { if (can("reward")) ofTurn(act.reward); },
@@ -235,7 +252,7 @@ function build() {
     } }, sign("theme")),
     button({ class: "plain", "aria-label": "Keys", title: "Keys", onclick: showKeys }, h("kbd", null, "?")));
   $("tabs").append(...PANES.map(([name, word]) => button({ "data-tab": name, onclick: () => showTab(name) }, word, name === "needs" ? h("span", { class: "count" }) : "")));
-  showTab(isNarrow.matches && location.hash.length < 3 ? "loom" : "main");
+  showTab(isNarrow.matches && location.hash.length < 3 ? "needs" : "main");
   addEventListener("hashchange", route);
   addEventListener("keydown", onKey);
   connection = new Connection(model, can("observe") && !session.tenant, { onSnapshot: (missing) => onSnapshot(missing).catch(lost), onLost: lost });

@@ -34,6 +34,9 @@ const SHAPES = {
   theme: "M6.200 1.800A6.300 6.300 0 1 0 14.200 9.800 5.400 5.400 0 0 1 6.200 1.800z",
   star: "M8 0l1.700 6.300L16 8l-6.300 1.700L8 16l-1.700-6.300L0 8l6.300-1.700z",
   fold: "M2 3h12v1.600H2zm3 4.200h6v1.600H5zM2 11.400h12V13H2z",
+  clip: "M8 1.200a3.300 3.300 0 0 0-3.300 3.300v6a2 2 0 0 0 4 0V5H7.200v5.500a.5.5 0 0 1-1 0v-6a1.800 1.800 0 0 1 3.600 0v6.200a3.100 3.100 0 0 1-6.200 0V5H2.100v5.700a4.600 4.600 0 0 0 9.200 0V4.500A3.300 3.300 0 0 0 8 1.200z",
+  bars: "M2 9h3v5H2zm4.500-4h3v9h-3zM11 2h3v12h-3z",
+  chat: "M2 2.500h12v8.500H7.500L4 14v-3H2zm2.500 2.300v1.400h7V4.800zm0 2.700v1.400h5V7.500z",
   bolt: "M9.200 1 3.500 9h3.700l-.5 6 5.800-8.200H8.700z",
 };
 const SVG = "http://www.w3.org/2000/svg";
@@ -66,15 +69,20 @@ export const span = (s) => {
   return s < 172800 ? `${Math.floor(s / 3600)} h` : `${Math.floor(s / 86400)} d`;
 };
 export const ago = (at) => { const s = (Date.now() - at) / 1000; return s < 1 ? "now" : s < 60 ? `${Math.floor(s)} s` : span(s); };
-export const clock = (at) => new Date(at).toLocaleTimeString("en-GB");
+// Each format is made once: making one takes longer than a row of a list may.
+const format = (options) => new Intl.DateTimeFormat("en-GB", options);
+const CLOCK = format({ timeStyle: "medium" }), SHORT_CLOCK = format({ timeStyle: "short" }), WHOLE = format({ dateStyle: "full", timeStyle: "medium" });
 const DAY = { weekday: "long", day: "numeric", month: "long" }, DATE = { day: "numeric", month: "short" };
-const yearOf = (at) => (new Date(at).getFullYear() === new Date().getFullYear() ? {} : { year: "numeric" });
-const isSameDay = (one, other) => new Date(one).toDateString() === new Date(other).toDateString();
+const DAYS = [format({ ...DAY, year: "numeric" }), format(DAY)], DATES = [format({ ...DATE, year: "numeric" }), format(DATE)];
+const inYear = ([other, same], date) => (date.getFullYear() === new Date().getFullYear() ? same : other).format(date);
+const midnight = (daysAgo) => { const now = new Date(); return new Date(now.getFullYear(), now.getMonth(), now.getDate() - daysAgo).getTime(); };
+const isToday = (at) => at >= midnight(0) && at < midnight(-1);
+export const clock = (at) => CLOCK.format(at);
 // The day of a moment: "Today", "Yesterday", "Thursday 26 November".
-export const day = (at) => (isSameDay(at, Date.now()) ? "Today" : isSameDay(at, Date.now() - 864e5) ? "Yesterday" : new Date(at).toLocaleDateString("en-GB", { ...DAY, ...yearOf(at) }));
-// A moment: the time of a moment of today, with its date if it was earlier.
-export const moment = (at) => (isSameDay(at, Date.now()) ? clock(at) : `${new Date(at).toLocaleDateString("en-GB", { ...DATE, ...yearOf(at) })}, ${clock(at).slice(0, 5)}`);
-export const time = (at) => h("time", { class: "dim", datetime: new Date(at).toISOString(), title: new Date(at).toLocaleString("en-GB", { dateStyle: "full", timeStyle: "medium" }) }, moment(at));
+export const day = (at) => (isToday(at) ? "Today" : at >= midnight(1) && at < midnight(0) ? "Yesterday" : inYear(DAYS, new Date(at)));
+// A moment: the time of a moment of today, with its date if it was on another day.
+export const moment = (at) => (isToday(at) ? clock(at) : `${inYear(DATES, new Date(at))}, ${SHORT_CLOCK.format(at)}`);
+export const time = (at) => h("time", { class: "dim", datetime: new Date(at).toISOString(), title: WHOLE.format(at) }, moment(at));
 export const short = (id) => String(id).slice(-6);
 
 // ----------------------------------------------------------------------------------------------------------------- texts

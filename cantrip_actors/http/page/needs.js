@@ -1,8 +1,9 @@
 // What needs a person: open requests, the oldest first; interrupted entities; limits nearly reached; crystals that pause; the newest crashes.
 
-import { ago, asText, button, h, linkTo, moment, money, number, pill, plain, setText, sign, span, standingOf, time, values, write } from "./dom.js";
+import { ago, button, h, linkTo, moment, money, number, pill, plain, setText, sign, span, standingOf, time } from "./dom.js";
 import { crashReport, entityOf } from "./actors.js";
 import { title } from "./model.js";
+import { askPerson, nameOf } from "./request.js";
 
 export class NeedsPane {
   #cards = new Map();
@@ -77,40 +78,9 @@ export class NeedsPane {
     return entity ? h("a", { href: linkTo(id), dir: "auto" }, title(entity)) : h("span", null, "a dispatch");
   }
   #request(one) {
-    const may = this.can("approve"), question = one.kind === "question", deferred = one.kind === "deferred";
-    const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": question ? "Question" : deferred ? `Result of ${plain(one.gate)}` : `Approve ${plain(one.gate)}?` });
-    const top = h("p", { class: "top" }, sign("hand"), this.#who(one.entity), h("span", { class: "dim", "data-at": String(Date.parse(one.asked_at)) }, ago(Date.parse(one.asked_at))));
-    const error = h("p", { class: "error", role: "alert", hidden: true });
-    const send = (body) => this.act.decide(one, body).catch((problem) => { error.hidden = false; setText(error, problem.message); });
-    const args = asText(one.args);
-    if (question) {
-      const answer = h("textarea", { rows: "2", "aria-label": "Your answer", placeholder: "Your answer" });
-      const form = h("form", { onsubmit: (event) => { event.preventDefault(); send({ answer: parsed(answer.value, one.schema) }); } }, answer,
-        h("div", { class: "row2" }, h("button", { class: "main" }, "Answer"), button({ onclick: () => send({ decision: "deny" }) }, "Decline")));
-      card.append(top, write(h("p", { class: "what", dir: "auto" }), one.text ?? ""), may ? form : "", error);
-    } else if (deferred) {
-      const result = h("textarea", { rows: "2", "aria-label": "Its result", placeholder: "Its result: text or JSON" });
-      const form = h("form", { onsubmit: (event) => { event.preventDefault(); send({ result: parsed(result.value, { type: "any" }) }); } }, result,
-        h("div", { class: "row2" }, h("button", { class: "main" }, "Deliver"), button({ onclick: () => send({ error: result.value || "no result can be had" }) }, "It failed")));
-      card.append(top, h("p", { class: "what" }, "waits for the result of ", write(h("code", { class: "gate" }), one.gate)), values(one.args), may ? form : "", error);
-    } else {
-      const note = h("input", { type: "text", "aria-label": "Note", placeholder: "Note, for the entity and the loom", autocomplete: "off" });
-      const always = h("input", { type: "checkbox" });
-      const edit = h("textarea", { rows: String(Math.min(12, args.split("\n").length + 1)), "aria-label": "Arguments as JSON", spellcheck: "false", hidden: true });
-      const shown = h("div", null, values(one.args));
-      const change = button({ class: "link", onclick: () => { edit.hidden = !edit.hidden; shown.hidden = !edit.hidden; edit.value = args; setText(change, edit.hidden ? "Edit arguments" : "Keep arguments"); if (!edit.hidden) edit.focus(); } }, "Edit arguments");
-      card.allow = () => {
-        let given;
-        try { given = edit.hidden ? undefined : JSON.parse(edit.value); } catch (problem) { error.hidden = false; setText(error, `The arguments are no JSON: ${problem.message}`); return; }
-        send({ decision: "allow", note: note.value, ...(given ? { args: given } : {}), ...(always.checked ? { remember: "entity" } : {}) });
-      };
-      card.deny = () => note.focus();
-      const deny = () => send({ decision: "deny", note: note.value });
-      note.addEventListener("keydown", (event) => { if (event.key === "Enter") { event.preventDefault(); deny(); } });
-      card.append(top, one.text ? write(h("p", { class: "why", dir: "auto" }), one.text) : "", h("p", { class: "what" }, write(h("code", { class: "gate" }), one.gate)),
-        shown, may ? edit : "", may ? h("div", { class: "form" }, h("div", { class: "between" }, change, h("label", { class: "tick" }, always, "always, for this entity")), note,
-          h("div", { class: "row2" }, button({ class: "main", onclick: card.allow }, "Approve"), button({ class: "danger", onclick: deny }, "Deny"))) : "", error);
-    }
+    const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": nameOf(one) });
+    card.append(h("p", { class: "top" }, sign("hand"), this.#who(one.entity), h("span", { class: "dim", "data-at": String(Date.parse(one.asked_at)) }, ago(Date.parse(one.asked_at)))));
+    askPerson(card, one, this);
     return card;
   }
   #broken(one) {
@@ -144,9 +114,3 @@ export class NeedsPane {
 
 // A dispatch waits several times under one id: a card that shows an earlier time must not decide a later one.
 const keyOf = (one) => (one.kind === "dispatch" ? `${one.id} ${one.asked_at}` : one.id);
-
-// An answer as its schema wants it: text stays text, everything else is JSON.
-function parsed(text, schema) {
-  if (!schema?.type || schema.type === "string") return text;
-  try { return JSON.parse(text); } catch { return text; }
-}

@@ -1,9 +1,11 @@
 // One entity: its thread of turns, oldest first, what hangs from them, and the turn that runs, as it grows.
 
 import { api } from "./api.js";
-import { ago, asText, button, code, day, h, linkTo, money, number, picture, pill, plain, plural, setText, sign, span, standing, standingOf, time, values, write } from "./dom.js";
+import { attachButton } from "./attach.js";
+import { ago, asText, button, code, day, h, linkTo, money, number, picture, pill, plain, plural, setAttr, setText, sign, span, standing, standingOf, time, values, write } from "./dom.js";
 import { prose } from "./markdown.js";
 import { title } from "./model.js";
+import { askPerson, nameOf } from "./request.js";
 
 const PAGE = 100; // events that are read at once
 const MOST = 600; // events that are kept while it follows the newest
@@ -16,22 +18,26 @@ export class Timeline {
   #events = new Map(); // id -> node
   #keys = []; // ids in order
   #earlier = 0;
+  #later = 0; // events that follow those shown: a link led to a turn before the newest
   #liveNodes = new Map();
   #kin = new Map(); // turn id -> the node that lists what hangs from it
   #top = 0; // where the reader was
   #turn = null; // the turn of the address
   #begun = new Map(); // turn id -> a turn whose calls are observed in the next one, since they make children
+  #requests = new Map(); // event id -> the event of a request
   #undone = []; // the turns of each undo, from the first to the last
   id = null;
 
   constructor(node, model, { can, act }) {
     Object.assign(this, { node, model, can, act });
     this.header = h("header", { class: "entity" });
+    this.factList = h("dl", { class: "facts" });
     this.more = button({ class: "more", hidden: true, onclick: () => this.#try(() => this.#loadEarlier()) });
+    this.rest = button({ class: "more", hidden: true, onclick: () => this.#try(() => this.#loadLater()) });
     this.problem = h("p", { class: "error", role: "alert" });
     this.list = h("ol", { class: "thread", "aria-label": "Turns" });
     this.liveBox = h("div", { class: "live", hidden: true, "aria-label": "The running turn" });
-    this.body = h("div", { class: "body" }, this.problem, this.more, this.list, this.liveBox);
+    this.body = h("div", { class: "body" }, this.problem, this.more, this.list, this.rest, this.liveBox);
     this.body.addEventListener("scroll", () => { // only a person scrolls up: what is added below moves the end, and not the reader
       const { scrollTop, scrollHeight, clientHeight } = this.body;
       if (scrollHeight - scrollTop - clientHeight < 60) this.isAtEnd = true;
@@ -39,16 +45,29 @@ export class Timeline {
       this.#top = scrollTop;
     }, { passive: true });
     this.composer = h("div", { class: "composer" });
+    this.node.dataset.view = "turns";
     this.isAtEnd = true;
+  }
+
+  // The chat has what people and the entity say; everything else is hidden by the stylesheet.
+  toggleChat() {
+    const isChat = this.node.dataset.view !== "chat";
+    this.node.dataset.view = isChat ? "chat" : "turns";
+    setAttr(this.header.querySelector('[data-do="chat"]'), "aria-pressed", String(isChat));
+    this.#follow();
   }
 
   // ------------------------------------------------------------------------------------------------------------- loading
 
   async open(id, turn) {
     this.#turn = turn ?? null;
-    if (this.id === id) { this.#toTurn(); return; }
+    if (this.id === id) {
+      if (this.#turn && !this.#turnNode()) await this.#try(() => this.#loadAround());
+      this.#toTurn();
+      return;
+    }
     this.id = id;
-    this.#events.clear(); this.#keys = []; this.#earlier = 0; this.#liveNodes.clear(); this.#kin.clear(); this.#begun.clear(); this.#undone = [];
+    this.#events.clear(); this.#keys = []; this.#earlier = this.#later = 0; this.#liveNodes.clear(); this.#kin.clear(); this.#begun.clear(); this.#requests.clear(); this.#undone = [];
     this.list.replaceChildren(); this.liveBox.replaceChildren();
     this.isAtEnd = true;
     this.facts = null;
@@ -59,7 +78,7 @@ export class Timeline {
     }
     this.#head(); this.#compose();
     setText(this.problem, "");
-    await this.#try(() => this.reload());
+    await this.#try(() => (this.#turn ? this.#loadAround() : this.reload()));
     this.#toTurn();
   }
   // What cannot be read is read again after the next snapshot; until then it is said why.
@@ -70,8 +89,8 @@ export class Timeline {
   async reload() {
     const id = this.id;
     if (!id) return;
-    const told = await api("GET", `entities/${encodeURIComponent(id)}/story?limit=${PAGE}`);
-    if (id !== this.id) return;
+    const told = await this.#read();
+    if (id !== this.id || this.#later) return; // a reader of earlier turns stays there
     const first = told.items[0];
     if (first && this.#keys.length && order(first.id) > order(this.#keys.at(-1))) this.#clear(); // a gap: what is older is read again
     if (!this.#keys.length) this.#earlier = told.earlier;
@@ -80,10 +99,29 @@ export class Timeline {
     this.showLive();
     this.#follow();
   }
-  #clear() { this.#events.clear(); this.#keys = []; this.#kin.clear(); this.list.replaceChildren(); }
+  #read(more = "") { return api("GET", `entities/${encodeURIComponent(this.id)}/story?limit=${PAGE}${more}`); }
+  async #loadAround() {
+    const id = this.id, told = await this.#read(`&turn=${Number(this.#turn)}`);
+    if (id !== this.id) return;
+    this.#clear();
+    this.isAtEnd = false;
+    [this.#earlier, this.#later] = [told.earlier, told.later];
+    told.items.forEach((one) => this.add(one));
+    this.#showEarlier();
+    this.showLive();
+  }
+  async #loadLater() {
+    const id = this.id, told = await this.#read(`&after=${encodeURIComponent(this.#keys.at(-1))}`);
+    if (id !== this.id) return;
+    this.#later = told.later;
+    told.items.forEach((one) => this.add(one));
+    this.#showEarlier();
+    this.showLive();
+  }
+  #clear() { this.#events.clear(); this.#requests.clear(); this.#keys = []; this.#kin.clear(); this.list.replaceChildren(); }
   async #loadEarlier() {
     const id = this.id, top = this.list.firstElementChild, was = top?.getBoundingClientRect().top ?? 0;
-    const told = await api("GET", `entities/${encodeURIComponent(id)}/story?limit=${PAGE}&before=${this.#keys[0]}`);
+    const told = await this.#read(`&before=${encodeURIComponent(this.#keys[0])}`);
     if (id !== this.id) return;
     this.#earlier = told.earlier;
     told.items.forEach((one) => this.add(one));
@@ -93,6 +131,8 @@ export class Timeline {
   #showEarlier() {
     this.more.hidden = !this.#earlier;
     setText(this.more, `Show earlier turns (${number(this.#earlier)} events)`);
+    this.rest.hidden = !this.#later;
+    setText(this.rest, `Show later turns (${number(this.#later)} events)`);
   }
 
   // -------------------------------------------------------------------------------------------------------------- events
@@ -107,6 +147,7 @@ export class Timeline {
     while (at > 0 && order(this.#keys[at - 1]) > order(one.id)) at--;
     this.list.insertBefore(made, this.#events.get(this.#keys[at]) ?? null);
     this.#keys.splice(at, 0, one.id);
+    if (one.event === "request") this.#requests.set(one.id, one);
     this.#markDay(at);
     this.#markDay(at + 1);
     if (this.isAtEnd && this.#keys.length > MOST) { // a page that is open for days does not grow
@@ -126,14 +167,16 @@ export class Timeline {
   }
   follow(id, one) {
     if (id !== this.id) return;
+    if (this.#later) { this.#later++; this.#showEarlier(); return; }
     if (!one.id) one.id = `${Math.floor(Number(this.#keys.at(-1) ?? 0))}.5`; // not in the loom: after what is
     this.add(one);
     this.#follow();
   }
   #follow() { if (this.isAtEnd && !this.#turn) requestAnimationFrame(() => { this.body.scrollTop = this.body.scrollHeight; }); }
+  #turnNode() { return this.list.querySelector(`[data-sequence="${Number(this.#turn)}"]`); }
   #toTurn() {
     if (!this.#turn) return;
-    const node = this.list.querySelector(`[data-sequence="${Number(this.#turn)}"]`);
+    const node = this.#turnNode();
     node?.focus({ preventScroll: true });
     node?.scrollIntoView({ block: "center" });
   }
@@ -146,7 +189,7 @@ export class Timeline {
         return h("li", { class: "step said" }, h("span", { class: "knot" }, sign("star")), h("div", { class: "card said" },
           h("p", { class: "say" }, data.parent ? "intent of its parent" : ["intent of ", by(data.by)], time(Date.parse(data.began ?? data.at))), prose(String(data.intent ?? "")), (data.images ?? []).map(picture)));
       case "steer": return line("bolt", "ask", ["steered by ", by(data.by)], [prose(data.text), (data.images ?? []).map(picture)], data.at);
-      case "request": return line("hand", "ask", data.kind === "question" ? "asks a person" : data.kind === "deferred" ? ["waits for the result of ", h("code", null, plain(data.gate))] : ["asks before ", h("code", null, plain(data.gate))], data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", data.asked_at);
+      case "request": return this.#request(data, line);
       case "decision": return line(data.decision === "deny" ? "cross" : "check", data.decision === "deny" ? "bad" : "good",
         [h("b", null, { allow: "approved", deny: "denied", answer: "answered", error: "reported as failed" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
       case "fold": return h("li", { class: "step dim" }, h("span", { class: "knot" }, sign("fold")), h("details", { class: "line fold" },
@@ -156,6 +199,30 @@ export class Timeline {
       case "resume": return line("again", "now", ["resumed by ", by(data.by)], "", data.at);
       case "episode": case "end": return this.#end(event, data);
       default: return this.#turnCard(data);
+    }
+  }
+  // A request that is open can be decided here, too; afterwards its arguments stay.
+  #request(data, line) {
+    const gate = () => write(h("code", null), data.gate), isQuestion = data.kind === "question";
+    const heading = isQuestion ? "asks a person" : data.kind === "deferred" ? ["waits for the result of ", gate()] : ["asks before ", gate()];
+    if (!this.model.requests.has(data.id)) return line("hand", "ask", heading, [data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", isQuestion ? "" : values(data.args)], data.asked_at);
+    const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": nameOf(data) },
+      h("p", { class: "say" }, data.kind === "approval" ? "asks a person first" : heading, time(Date.parse(data.asked_at))));
+    askPerson(card, data, this);
+    return h("li", { class: "step ask open", "data-request": data.id }, h("span", { class: "knot" }, sign("hand")), card);
+  }
+  #settle() { // requests that were decided, or came to be known as open, since their event was shown
+    for (const [id, { data }] of this.#requests) {
+      const node = this.#events.get(id);
+      if (!node) this.#requests.delete(id);
+      else if (node.classList.contains("open") !== this.model.requests.has(data.id)) {
+        const hadFocus = node.contains(document.activeElement), next = this.#make({ id, event: "request", data });
+        next.dataset.day = node.dataset.day;
+        next.prepend(node.querySelector(".day"));
+        node.replaceWith(next);
+        this.#events.set(id, next);
+        if (hadFocus) this.node.focus();
+      }
     }
   }
   #undo(data, line, by) {
@@ -177,13 +244,14 @@ export class Timeline {
     return line("star", "good", ["rewarded ", card ? h("a", { href: card.querySelector(".no").getAttribute("href") }, `turn ${card.dataset.sequence}`) : "a turn", " with ", h("b", null, String(data.reward)), " by ", by(data.by)], "", data.at);
   }
   #end(event, data) {
-    const [shape, word, tone] = standing(data.state);
+    const [shape, word, tone] = standing(data.state), isText = typeof data.result === "string";
+    const isRepeated = isText && this.list.querySelector(`[data-turn="${CSS.escape(data.last_turn ?? "")}"]`)?.said === data.result;
     const what = data.error ?? data.summary ?? (data.ward ? `ward: ${data.ward}` : "");
     return h("li", { class: `step ${tone} ending` }, h("span", { class: "knot" }, sign(shape)), h("div", { class: "line" },
       h("p", { class: "say" }, h("b", null, event === "end" ? `Ended: ${word}` : `Episode: ${word}`), data.by ? [" by ", h("span", { class: "by" }, plain(data.by.replace(/^token:/, "")))] : "",
         h("span", { class: "dim" }, ` ${number(data.usage.total_tokens)} tokens ${money(data.usage.cost)}`), data.at ? time(Date.parse(data.at)) : ""),
       what ? write(h("p", { class: "note", dir: "auto" }), String(what)) : "",
-      data.result !== null && data.result !== undefined && data.state === "terminated" ? h("details", { class: "result", open: typeof data.result !== "string" }, h("summary", null, "Result"), typeof data.result === "string" ? prose(data.result) : code(asText(data.result))) : ""));
+      data.result !== null && data.result !== undefined && data.state === "terminated" ? h("details", { class: `result${isRepeated ? " repeated" : ""}`, open: !isRepeated }, h("summary", null, "Result"), isText ? prose(data.result) : code(asText(data.result))) : ""));
   }
   #turnCard(turn) {
     this.model.own(turn.id, turn.entity_id);
@@ -200,13 +268,14 @@ export class Timeline {
     const card = h("article", { class: `card turn${failed ? " failed" : ""}${undone ? " undone" : ""}`, tabindex: "-1", "data-sequence": String(turn.sequence), "data-turn": turn.id, "aria-label": `Turn ${turn.sequence}` },
       h("p", { class: "say" }, h("a", { class: "no", href: linkTo(turn.entity_id, turn.sequence) }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
         turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "flag-undone dim" }, undone ? "undone" : ""), h("span", { class: "reward good" }, turn.reward === null || turn.reward === undefined ? "" : `★ ${turn.reward}`), h("span", { class: "grow" }),
-        h("span", { class: "dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
+        h("span", { class: "used dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
         turn.metadata.timestamp ? time(Date.parse(turn.metadata.timestamp)) : "",
         this.can("reward") ? quiet("star", "Reward", this.act.reward) : "",
         this.can("cast") ? quiet("fork", "Fork", this.act.fork) : ""),
       turn.thinking && !goesOn ? h("details", { class: "thinks" }, h("summary", null, "Thinking"), prose(turn.thinking)) : "",
       turn.content && !goesOn ? prose(turn.content) : "",
       turn.code && !program ? code(turn.code) : "", calls.map((one) => this.#call(one, one === program ? turn.code : null)), (turn.images ?? []).map(picture), kin);
+    card.said = turn.content;
     if (this.can("inputs") && !goesOn) card.append(this.#input(turn));
     return h("li", { class: `step turn ${failed ? "bad" : ""}` }, h("span", { class: "knot" }, sign(failed ? "cross" : "dot")), card);
   }
@@ -253,7 +322,7 @@ export class Timeline {
 
   showLive() {
     const items = this.model.live.get(this.id);
-    this.liveBox.hidden = !items?.size;
+    this.liveBox.hidden = !items?.size || this.#later > 0;
     for (const [key, node] of this.#liveNodes) if (!items?.has(key)) { node.remove(); this.#liveNodes.delete(key); }
     for (const [key, one] of items ?? []) {
       let node = this.#liveNodes.get(key);
@@ -272,6 +341,7 @@ export class Timeline {
   show(model) {
     if (!this.id) return;
     const entity = model.entities.get(this.id);
+    this.#settle();
     if (model.dirty.has(this.id)) { this.#head(); this.#compose(); this.showLive(); }
     const below = (model.below.get(this.id) ?? []).filter((id) => model.dirty.has(id) || model.dirty.has(this.id));
     for (const turn of new Set(below.map((id) => model.entities.get(id)?.parent_turn))) if (this.#kin.has(turn)) this.#hang(turn, this.#kin.get(turn));
@@ -284,26 +354,35 @@ export class Timeline {
     const one = this.model.entities.get(this.id);
     if (!one) return;
     const can = this.can, stands = standingOf(one), running = !one.interrupted && (one.state === "active" || one.state === "waiting");
-    const told = [stands[1], one.over, one.turns, one.tokens, one.cost, one.above].join();
-    if (this.facts === told) return;
+    this.#drawFacts(one);
+    const told = [one.id, stands[1], one.over, one.above].join();
+    if (this.facts === told) return; // buttons stay under a pointer while turns come
     this.facts = told;
     const path = [];
     for (let up = this.model.entities.get(one.above); up && path.length < 6; up = this.model.entities.get(up.above)) path.unshift(up);
     const focused = this.header.contains(document.activeElement) ? document.activeElement.dataset.do : null;
     const action = (name, word, shape, work, tone = "") => button({ class: tone, "data-do": name, onclick: work }, sign(shape), word);
-    this.ageNode = h("dd", null, ago(one.at));
-    const fact = (name, value) => (value ? h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, value)) : "");
     this.header.replaceChildren(
       path.length ? h("nav", { class: "crumbs", "aria-label": "Above" }, path.map((up) => [h("a", { href: linkTo(up.id), dir: "auto" }, title(up)), h("span", { "aria-hidden": "true" }, one.forked && up.id === one.above ? [" ", sign("fork"), " "] : " / ")])) : "",
       h("div", { class: "titles" }, h("h1", { dir: "auto" }, title(one)), pill(stands),
         h("span", { class: "acts" },
+          button({ class: "plain", "data-do": "chat", "aria-pressed": String(this.node.dataset.view === "chat"), onclick: () => this.toggleChat() }, sign("chat"), "Chat"),
+          this.act.spending && action("spending", "Spending", "bars", () => this.act.spending(one), "plain"),
           can("steer") && running && !one.over && action("interrupt", "Interrupt", "pause", () => this.act.interrupt(one)),
           can("stop") && one.interrupted && action("resume", "Resume", "again", () => this.act.resume(one), "main"),
           can("stop") && one.interrupted && action("abandon", "Abandon", "cross", () => this.act.abandon(one), "danger"),
           can("stop") && !one.over && !one.interrupted && action("stop", "Stop", "stop", () => this.act.stop(one), "danger"))),
-      h("dl", { class: "facts" }, fact("cantrip", plain(one.cantrip ?? "")), fact("crystal", plain(one.crystal ?? "")), fact("turns", one.turns ? number(one.turns) : ""), fact("tokens", one.tokens ? number(one.tokens) : ""), fact("cost", money(one.cost)),
-        one.over ? "" : h("div", null, h("dt", null, "age"), this.ageNode), fact("id", short8(one.id))));
+      this.factList);
     if (focused) this.header.querySelector(`[data-do="${focused}"]`)?.focus();
+  }
+  #drawFacts(one) {
+    const told = [one.id, one.over, one.turns, one.tokens, one.cost].join();
+    if (this.factList.dataset.told === told) return;
+    this.factList.dataset.told = told;
+    this.ageNode = h("dd", null, ago(one.at));
+    const fact = (name, value) => (value ? h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, value)) : "");
+    this.factList.replaceChildren(...[fact("cantrip", plain(one.cantrip ?? "")), fact("crystal", plain(one.crystal ?? "")), fact("turns", one.turns ? number(one.turns) : ""), fact("tokens", one.tokens ? number(one.tokens) : ""), fact("cost", money(one.cost)),
+      fact("began", time(one.at)), one.over ? "" : h("div", null, h("dt", null, "age"), this.ageNode), fact("id", short8(one.id))].filter(Boolean));
   }
   #compose() {
     const one = this.model.entities.get(this.id), can = this.can;
@@ -319,15 +398,15 @@ export class Timeline {
     this.boxOf = one.id;
     this.box = h("textarea", { rows: "1", "aria-label": "Message", placeholder: modes.map(([, , hint]) => hint).at(-1) });
     this.box.value = kept;
-    const error = h("p", { class: "error", role: "alert", hidden: true });
+    const error = h("p", { class: "error", role: "alert", hidden: true }), chosen = modes[0][0] === "send" ? attachButton() : null;
     const send = async (mode) => {
       const text = this.box.value.trim();
       if (!text) { this.box.focus(); return; }
-      try { await this.act[mode](one, text); error.hidden = true; this.box.value = ""; } catch (problem) { error.hidden = false; setText(error, problem.message); }
+      try { await this.act[mode](one, text, mode === "send" ? chosen?.files() : undefined); error.hidden = true; this.box.value = ""; if (mode === "send") chosen?.clear(); } catch (problem) { error.hidden = false; setText(error, problem.message); }
     };
     const first = modes.at(-1)[0];
     this.box.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(first); } });
-    this.composer.append(h("div", { class: "bar" }, this.box, modes.map(([mode, word]) => button({ class: mode === first ? "main" : "", onclick: () => send(mode) }, word))), error);
+    this.composer.append(h("div", { class: "bar" }, this.box, chosen?.node, modes.map(([mode, word]) => button({ class: mode === first ? "main" : "", onclick: () => send(mode) }, word))), error);
     if (hadFocus) this.box.focus();
   }
   focusComposer() { this.box?.isConnected ? this.box.focus() : this.node.focus(); }

@@ -16,6 +16,7 @@ from cantrip_actors.machine.project.conversation import (
     Result,
     Said,
     build_conversation,
+    list_heard_by_turn,
 )
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.messages import Message
@@ -32,6 +33,11 @@ __all__ = [
     "build_messages",
     "conversation_of",
 ]
+
+
+def list_messages_by_turn(loom: Loom, entity_id: str) -> dict[str | None, list[Heard]]:
+    """Return the messages to an entity by the turns that they came before; None for those that no turn follows yet."""
+    return list_heard_by_turn(loom.records(entity_id))
 
 
 def conversation_of(loom: Loom, entity_id: str, until: str | None = None) -> Conversation:

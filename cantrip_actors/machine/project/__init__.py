@@ -7,6 +7,12 @@ conversation, and statistics. `stream/reading.py` makes the events for observers
 
 from __future__ import annotations
 
+from cantrip_actors.machine.project.client_calls import (
+    find_call_result,
+    find_newest_key,
+    find_newest_utterance,
+    measure_round,
+)
 from cantrip_actors.machine.project.entity import (
     CantripRef,
     find_cantrip,
@@ -101,6 +107,7 @@ __all__ = [
     "collect_rewards",
     "compute_life",
     "drop_undone",
+    "find_call_result",
     "find_cantrip",
     "find_decision",
     "find_delivery",
@@ -110,6 +117,8 @@ __all__ = [
     "find_header_in_force",
     "find_last_beginning",
     "find_last_metadata",
+    "find_newest_key",
+    "find_newest_utterance",
     "find_observation",
     "find_open_request",
     "find_outcome",
@@ -143,6 +152,7 @@ __all__ = [
     "list_usage_by_intent",
     "list_usage_by_time",
     "make_fork_state",
+    "measure_round",
     "measure_waited",
     "read_entries",
     "read_turns",

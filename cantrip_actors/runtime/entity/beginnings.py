@@ -10,28 +10,31 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import anyio
 
-from cantrip_actors.loom import Held, KeyUsed, name_lease
+from cantrip_actors.loom import Held, KeyUsed, Loom, name_lease
 from cantrip_actors.loom.view import fold_entity, make_checked
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import Life, find_first_intent
 from cantrip_actors.machine.state import Identity, Phase, Plan
-from cantrip_actors.records.records import Header, IntentGiven
+from cantrip_actors.records.records import Header, IntentGiven, OnClose
 from cantrip_actors.records.submissions import SubmissionRow, make_submission_key
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.cells import make_begin
 from cantrip_actors.runtime.entity.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.loom.loom_writer import Release
 from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
-from cantrip_actors.terms.arguments import check_name
+from cantrip_actors.terms.arguments import check_choice, check_kind, check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import CantripUnknown, NameTaken, Withdrawn
+from cantrip_actors.terms.crystal import Crystal
+from cantrip_actors.terms.errors import CantripUnknown, InvalidCantrip, NameTaken, Withdrawn
+from cantrip_actors.terms.image import Said
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -73,6 +76,61 @@ class Beginnings:
         entity_id = self._tree.make_moment().fresh if key is None else self.make_id(key, tenant)
         return Identity(entity_id, key=key, tenant=tenant, **facts)
 
+    def make(
+        self,
+        what: str,
+        cantrip: Cantrip,
+        intent: Said,
+        context: Any,
+        key: str | None,
+        by: str,
+        on_close: OnClose | None,
+        **facts: Any,
+    ) -> Beginning:
+        """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
+        tree = self._tree
+        check_texts(by=by)
+        if on_close is not None:
+            check_choice("on_close", on_close, get_args(OnClose))
+        always_stays = key is not None or facts.get("lasting", False)
+        if on_close == "end" and always_stays:
+            raise ValueError(
+                'on_close: expected "keep" or nothing, got "end": a long-lived entity and one that begins with a key '
+                "stay in the loom when the runtime closes"
+            )
+        begin = make_begin(intent, context, sender=by or None)
+        tree.launcher.check_files(check_cantrip(what, cantrip), begin.images)
+        if key is not None:
+            check_name("key", key)
+        if on_close is None and not always_stays and tree.limits.on_close == "keep":
+            on_close = "keep"  # also for a later process that was opened without it
+        facts = {"on_close": None if always_stays else on_close, **facts}
+        return Beginning(cantrip, begin, self.make_identity(key, **facts))
+
+    async def fork(
+        self,
+        loom: Loom,
+        turn_id: str,
+        intent: Said,
+        crystal: Crystal | str | None,
+        cantrip: Cantrip | None,
+        context: Any,
+        key: str | None,
+        by: str,
+        on_close: OnClose | None,
+        *,
+        lasting: bool = False,
+        waits: bool = True,
+    ) -> Entity:
+        """Begin an entity that continues from a turn in `loom`; `waits` as for `begin`. Raises as `Runtime.fork`."""
+        tenant = await self._tree.in_store(lambda: loom.header(loom.owner(turn_id)).tenant)
+        if cantrip is None:
+            cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
+        elif crystal is not None:
+            cantrip = cantrip.with_crystal(crystal)
+        facts = {"tenant": tenant, "parent_turn": turn_id, "forked": True, "lasting": lasting}
+        return await self.begin(self.make("fork", cantrip, intent, context, key, by, on_close, **facts), waits=waits)
+
     async def fire(self, cantrip: Cantrip, timer: Timer, key: str) -> None:
         """Cast an entity for a schedule, unless the entity with this key has begun.
 
@@ -95,7 +153,8 @@ class Beginnings:
             return await scheduler.find_submission(row.id) == row
 
         identity = self.make_identity(make_submission_key(row.key), row.tenant, queue=row.queue)
-        await self._begin_once(Beginning(cantrip, Begin(row.intent, trace=row.trace), identity, is_wanted))
+        begin = Begin(row.intent, sender=row.sender or None, trace=row.trace)
+        await self._begin_once(Beginning(cantrip, begin, identity, is_wanted))
 
     async def ensure(self, name: str, cantrip: Cantrip, tenant: str) -> Entity:
         """Return the long-lived entity of that name; make one that waits for its first intent if there is none.
@@ -266,6 +325,9 @@ class Beginnings:
         return fold_entity(self._tree.loom, entity_id).phase not in (Phase.IDLE, Phase.OVER)
 
     async def _launch(self, beginning: Beginning, *, waits: bool) -> Entity:
+        allowances = self._tree.allowances
+        if allowances.is_used and beginning.is_wanted is None:  # a submission was checked when it was made
+            await allowances.check(beginning.identity.tenant, beginning.begin.sender or "")
         if beginning.cantrip.circle.is_complete:
             return await self._launch_complete(beginning, waits=waits)
         async with self._tree.tool_servers.complete(beginning.cantrip) as cantrip:
@@ -334,3 +396,9 @@ class Beginnings:
             return living.entity_id
         entity_id = tree.store.named(scope_name(tenant, name))
         return None if entity_id is None or tree.loom.is_over(entity_id) else entity_id
+
+
+def check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
+    """Return the cantrip. Raises InvalidCantrip for anything else."""
+    check_kind(what, cantrip, Cantrip, "a Cantrip", InvalidCantrip)
+    return cantrip

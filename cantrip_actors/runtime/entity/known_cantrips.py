@@ -16,8 +16,8 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.marks import Marks
 from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable, is_same_but_for_crystal
+from cantrip_actors.terms.episode_scope import Provide
 from cantrip_actors.terms.errors import CantripUnknown, DependenciesUnknown, LoomError
-from cantrip_actors.terms.work import Provide
 
 REMEMBERED = 1024
 """Cantrip contents that are remembered, newest first, for forks and loads without a given cantrip."""

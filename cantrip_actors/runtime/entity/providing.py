@@ -14,9 +14,9 @@ from cantrip_actors.machine.state import Episode, Phase, State
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.entity.unavailable import call_until_available
+from cantrip_actors.terms.episode_scope import EpisodeScope, Provide
 from cantrip_actors.terms.errors import DependenciesUnknown, InvalidCantrip
 from cantrip_actors.terms.mcp_approvals import list_callable_gates
-from cantrip_actors.terms.work import Provide, Work
 
 CACHED: Final = 16
 """How many sets of dependencies of one entity are cached, those used last."""
@@ -53,8 +53,8 @@ class Providing:
         if self._provide is not None:
             plan = cell.plan
             whose = (plan.tenant, cantrip, intent.sender or "", intent.key or plan.key, intent.context)
-            work = Work(cell.entity_id, plan.name, *whose)
-            cantrip = cantrip.with_dependencies(await self._find(self._provide, work))
+            episode = EpisodeScope(cell.entity_id, plan.name, *whose)
+            cantrip = cantrip.with_dependencies(await self._find(self._provide, episode))
             cell.plan = msgspec.structs.replace(plan, cantrip=cantrip, gates=list_callable_gates(cantrip))
         if missing := cantrip.circle.provided:
             raise DependenciesUnknown(
@@ -62,25 +62,25 @@ class Providing:
                 + (
                     "only Runtime.open(…, dependencies=provide) provides: open this runtime with it"
                     if self._provide is None
-                    else "the function of Runtime.open(dependencies=…) did not return for this work"
+                    else "the function of Runtime.open(dependencies=…) did not return for this episode"
                 )
             )
 
-    async def _find(self, provide: Provide, work: Work) -> Mapping[str, Any]:
-        """Return the dependencies for some work, from the cache if there was work of the same scope."""
-        scope = work.scope
+    async def _find(self, provide: Provide, episode: EpisodeScope) -> Mapping[str, Any]:
+        """Return the dependencies for an episode, from the cache if there was one of the same scope."""
+        scope = episode.scope
         values = self._cached.get(scope)
         if values is None:
 
             async def call() -> object:
-                answer: Any = provide(work)
+                answer: Any = provide(episode)
                 return await answer if inspect.isawaitable(answer) else answer
 
-            provided = await call_until_available(call, work.id)
+            provided = await call_until_available(call, episode.id)
             if not isinstance(provided, Mapping):
                 raise InvalidCantrip(
                     "Runtime.open(dependencies=…): expected the function to return a mapping of dependencies by their "
-                    f"names, as in {{'user': work.sender}}, got a {type(provided).__name__}"
+                    f"names, as in {{'user': episode.sender}}, got a {type(provided).__name__}"
                 )
             values = self._cached[scope] = provided
             if len(self._cached) > CACHED:

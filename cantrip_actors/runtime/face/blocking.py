@@ -43,9 +43,9 @@ from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.face.entity import Entity
-from cantrip_actors.runtime.face.receipt import MailState, Receipt
 from cantrip_actors.runtime.face.run import EpisodeRun
 from cantrip_actors.runtime.face.runtime import HasId, Runtime
+from cantrip_actors.runtime.face.work import MailState, Work
 from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.runtime.time.schedules import Schedule
@@ -346,17 +346,6 @@ class BlockingLogFeed(_BlockingFeed[T]):
     """`LogFeed` without `await`: `for turn in entity.story(): …`, in a thread of yours."""
 
 
-class BlockingReceipt(_Blocking[Receipt]):
-    """`Receipt` without `await`."""
-
-    entity_id: _Value[str] = _Value()
-    key: _Value[str] = _Value()
-    state: _Value[MailState] = _Value()
-    episode = _call_blocking(Receipt.episode)
-    withdraw = _call_blocking(Receipt.withdraw)
-    cancel = _call_blocking(Receipt.cancel)
-
-
 class BlockingSchedule(_Blocking[Schedule]):
     """`Schedule` without `await`: its methods wait, and all else is an attribute of `state`."""
 
@@ -369,17 +358,6 @@ class BlockingSchedule(_Blocking[Schedule]):
     pause = _call_blocking(Schedule.pause)
     resume = _call_blocking(Schedule.resume)
     remove = _call_blocking(Schedule.remove)
-
-
-class BlockingSubmission(_Blocking[Submission]):
-    """`Submission` without `await`."""
-
-    entity_id: _Value[str] = _Value()
-    key: _Value[str] = _Value()
-    has_begun: _Value[bool] = _Value()
-    is_new: _Value[bool] = _Value()
-    episode = _call_blocking(Submission.episode)
-    withdraw = _call_blocking(Submission.withdraw)
 
 
 class BlockingCluster(_Blocking[Cluster]):
@@ -434,6 +412,36 @@ class BlockingEpisodeRun(_Blocking[EpisodeRun]):
     result = _call_blocking(EpisodeRun.result)
 
 
+def _wrap_known_work(work: Work, portal: Portal) -> BlockingWork:
+    return BlockingSubmission(work, portal) if isinstance(work, Submission) else BlockingWork(work, portal)
+
+
+class BlockingWork(_Blocking[Work]):
+    """`Work` without `await`: its methods wait."""
+
+    id: _Value[str] = _Value()
+    entity_id: _Value[str] = _Value()
+    key: _Value[str] = _Value()
+    state: _Value[MailState] = _Value()
+    is_known: _Value[bool] = _Value()
+    takes_more: _Value[bool] = _Value()
+    find_outcome = _call_in_loop(Work.find_outcome)
+    check = _call_in_loop(Work.check)
+    result = _call_blocking(Work.result)
+    episode = _call_blocking(Work.episode)
+    events = _wrap_result(BlockingSubscription, Work.events)
+    withdraw = _call_blocking(Work.withdraw)
+    cancel = _call_blocking(Work.cancel)
+
+    @property
+    def entity(self) -> BlockingEntity:
+        """The entity that works on it."""
+        return BlockingEntity(self._inner.entity, self._portal)
+
+    continue_with = _wrap_result(_wrap_known_work, Work.continue_with)
+    fork_with = _wrap_result(_wrap_known_work, Work.fork_with)
+
+
 class BlockingEntity(_Blocking[Entity]):
     """`Entity` without `await`: its methods wait."""
 
@@ -442,10 +450,15 @@ class BlockingEntity(_Blocking[Entity]):
     loaded: _Value[bool] = _Value()
     held: _Value[bool] = _Value()
 
+    @property
+    def work(self) -> BlockingWork:
+        """The intent that the entity began with, as a piece of work."""
+        return BlockingWork(self._inner.work, self._portal)
+
     episode = _call_blocking(Entity.episode)
     result = _call_blocking(Entity.result)
     send = _call_blocking(Entity.send)
-    post = _wrap_result(BlockingReceipt, Entity.post)
+    post = _wrap_result(BlockingWork, Entity.post)
     stream = _wrap_result(BlockingEpisodeRun, Entity.stream)
     steer = _call_blocking(Entity.steer)
     interrupt = _call_blocking(Entity.interrupt)
@@ -465,6 +478,20 @@ class BlockingEntity(_Blocking[Entity]):
         return BlockingSubscription(feed, self._portal)
 
     story = _wrap_result(BlockingLogFeed[Turn], Entity.story)
+
+
+class BlockingSubmission(BlockingWork):
+    """`Submission` without `await`: its methods wait."""
+
+    has_begun: _Value[bool] = _Value()
+    is_new: _Value[bool] = _Value()
+    cantrip_name: _Value[str | None] = _Value()
+    find_outcome = _call_in_loop(Submission.find_outcome)
+    withdraw = _call_blocking(Submission.withdraw)
+
+
+def _wrap_work(work: Work | None, portal: Portal) -> BlockingWork | None:
+    return None if work is None else _wrap_known_work(work, portal)
 
 
 def _wrap_found(found: Entity | None, portal: Portal) -> BlockingEntity | None:
@@ -573,6 +600,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     batch = _call_blocking(Runtime.batch)
     start = _wrap_result(BlockingEntity, Runtime.start)
     stream = _wrap_result(BlockingEpisodeRun, Runtime.stream)
+    set_allowance = _call_in_loop(Runtime.set_allowance)
     submit = _wrap_result(BlockingSubmission, Runtime.submit)
     submission = _wrap_result(_wrap_submission, Runtime.submission)
     get_submission = _wrap_result(BlockingSubmission, Runtime.get_submission)
@@ -600,8 +628,22 @@ class BlockingRuntime(_Blocking[Runtime]):
     get_entity = _wrap_result(BlockingEntity, Runtime.get_entity)
     begun_with = _wrap_result(_wrap_found, Runtime.begun_with)
     has_mail = _call_in_loop(Runtime.has_mail)
-    receipt = _wrap_result(BlockingReceipt, Runtime.receipt)
-    events = _wrap_result(BlockingSubscription, Runtime.events)
+    work = _wrap_result(_wrap_work, Runtime.work)
+    get_work = _wrap_result(_wrap_known_work, Runtime.get_work)
+    receipt = _wrap_result(BlockingWork, Runtime.receipt)
+
+    def events(
+        self,
+        wanted: Callable[[EntityEvent], bool] | None = None,
+        *,
+        entity: str | None = None,
+        deltas: bool = False,
+        after: str | None = None,
+    ) -> BlockingSubscription:
+        """Subscribe to the events of all entities, as `Runtime.events`, to iterate in a thread of yours."""
+        work = partial(self._inner.events, wanted, entity=entity, deltas=deltas, after=after)
+        return BlockingSubscription(self._portal.call(work), self._portal)
+
     watch = _wrap_result(_wrap_stop, Runtime.watch)
     watch_actors = _wrap_result(_wrap_stop, Runtime.watch_actors)
     would_adopt = _call_in_loop(Runtime.would_adopt)

@@ -28,8 +28,8 @@ from cantrip_actors.runtime.entity.launcher import unload_when_idle
 from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.log_feed import EventFeed, LogFeed, follow_turns
 from cantrip_actors.runtime.face.episode import Episode, make_episode
-from cantrip_actors.runtime.face.receipt import Receipt, check_timeout
 from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition
+from cantrip_actors.runtime.face.work import Work, check_timeout
 from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.tree import Tree
@@ -102,6 +102,11 @@ class Entity(Generic[Answer_co]):
         """Whether this process or another runs the entity. It reads a shared loom in the calling thread."""
         return self.loaded or self._tree.is_held(self._id)
 
+    @property
+    def work(self) -> Work[Answer_co]:
+        """The intent that the entity began with, as a piece of work; its id is the entity's."""
+        return self._make_work("")
+
     async def episode(self) -> Episode[Answer_co]:
         """Wait for the episode of the entity's first intent, and return it.
 
@@ -143,8 +148,8 @@ class Entity(Generic[Answer_co]):
     async def _make_episode(self, outcome: Outcome) -> Episode[Answer_co]:
         return await make_episode(self._tree, self._id, outcome, self._cell, self._begun_with)
 
-    def _make_receipt(self, key: str) -> Receipt[Answer_co]:
-        return Receipt(self._tree, self._id, key, self._begun_with)
+    def _make_work(self, key: str) -> Work[Answer_co]:
+        return Work(self._tree, self._id, key, self._begun_with)
 
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
         """Return from the log whether the last episode continues, here or elsewhere, its key, and its outcome."""
@@ -196,7 +201,7 @@ class Entity(Generic[Answer_co]):
         another process or after a crash, returns the same episode. Other content with that key raises KeyUsed.
 
         `by` says who sends it; the record of the intent has it as its `sender`. `timeout` is the longest wait for the
-        episode, in seconds, once the intent is durable; after it NoAnswer is raised, with the receipt.
+        episode, in seconds, once the intent is durable; after it NoAnswer is raised, with the work.
 
         Raises InvalidIntent without an intent, InvalidFile for a file that its crystal does not take, EntityEnded if
         the entity has ended, Withdrawn if the intent was withdrawn, InboxFull if too much mail waits for it, AskCycle
@@ -207,21 +212,19 @@ class Entity(Generic[Answer_co]):
         mail = await self._make_intent(intent, context, key, by)
         if timeout is not None:
             await self._await_with_entity_id(self._tree.inboxes.post(mail))
-            return await self._make_receipt(mail.key).episode(timeout=timeout)
+            return await self._make_work(mail.key).episode(timeout=timeout)
         async with self._tree.questions.mark_waiting(self._id):
             outcome = await self._await_with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
         return await self._make_episode(outcome)
 
-    async def post(
-        self, intent: Said, *, context: Any = None, key: str | None = None, by: str = ""
-    ) -> Receipt[Answer_co]:
+    async def post(self, intent: Said, *, context: Any = None, key: str | None = None, by: str = "") -> Work[Answer_co]:
         """Give a long-lived entity a further intent without waiting for it: the intent is durable when this returns.
 
         `key`, `by` and errors as for `send`. A process that does not know the entity's cantrip may post, too.
         """
         mail = await self._make_intent(intent, context, key, by, waits=False)
         await self._await_with_entity_id(self._tree.inboxes.post(mail))
-        return self._make_receipt(mail.key)
+        return self._make_work(mail.key)
 
     async def _make_intent(self, intent: Said, context: Any, key: str | None, by: str, *, waits: bool = True) -> Mail:
         tree, cell = self._tree, self._find_cell()
@@ -229,6 +232,8 @@ class Entity(Generic[Answer_co]):
         tree.check_accepting()
         _check_sent(key, by)
         await self._make_loadable(key, waits=waits)
+        if tree.allowances.is_used:
+            await self._check_allowance(key, by)
         if cell is not None:
             if not cell.plan.lasting:
                 raise InvalidIntent(
@@ -239,6 +244,13 @@ class Entity(Generic[Answer_co]):
         return tree.inboxes.make_intent(
             self._id, begin.intent, begin.context, begin.images, key=key, sender=by, cantrip=self._cantrip
         )
+
+    async def _check_allowance(self, key: str | None, by: str) -> None:
+        """Raise AllowanceSpent if the sender has spent what it may; a repeated send is not new work."""
+        tree = self._tree
+        if key is None or not await tree.in_store(lambda: self._make_work(key).is_known):
+            header = await tree.in_store(partial(tree.loom.header, self._id))
+            await tree.allowances.check(header.tenant, by)
 
     async def _make_loadable(self, key: str | None, *, waits: bool = True) -> None:
         """Check that some process can run the long-lived entity, if it is not loaded here.
@@ -291,8 +303,8 @@ class Entity(Generic[Answer_co]):
         if key is None and after.event != BEGINNING:
             return await self._follow_episode_at(after.event)
         feed = EventFeed(self._tree, self._id, BEGINNING, deltas=True)  # before the intent is there to be taken
-        receipt = await self.post(intent, context=context, key=key, by=by)
-        return self._follow_intent(feed, receipt.key)
+        work = await self.post(intent, context=context, key=key, by=by)
+        return self._follow_intent(feed, work.key)
 
     async def _follow_episode_at(self, at: EventId) -> FollowedEpisode[Answer_co]:
         """Return the episode that an event belongs to."""
@@ -306,16 +318,16 @@ class Entity(Generic[Answer_co]):
         return self._follow_intent(feed, intents[-1].key or "" if intents else "")
 
     def _follow_intent(self, feed: EventFeed, key: str) -> FollowedEpisode[Answer_co]:
-        receipt = self._make_receipt(key)
+        work = self._make_work(key)
 
         async def cancel() -> None:
-            await receipt.cancel(now=True)
-            await receipt.episode()
+            await work.cancel(now=True)
+            await work.result()
 
         async def has_no_episode() -> bool:
-            return await self._tree.in_store(lambda: receipt.state) in ("refused", "withdrawn")
+            return await self._tree.in_store(lambda: work.state) in ("refused", "withdrawn")
 
-        return FollowedEpisode(self._id, feed, key, receipt.episode, cancel, has_no_episode)
+        return FollowedEpisode(self._id, feed, key, work.result, cancel, has_no_episode)
 
     def _follow_only_episode(self, feed: EventFeed) -> FollowedEpisode[Answer_co]:
         """Return the episode of a one-shot entity."""

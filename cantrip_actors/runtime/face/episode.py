@@ -31,7 +31,8 @@ class Episode(Generic[Answer_co]):
 
     Either `terminated` (the entity chose to stop; `result` is its answer) or `truncated` (a ward, a person or a failure
     ended it; `ward` names the ward, `reason` says why, `summary` what was accomplished until then). `usage` is the
-    entity's own, over its life; `subtree_usage` counts its children too. `thread` is read from the loom on first use.
+    entity's own, over its life; `subtree_usage` counts its children too. `last_turn` is the id of its last turn, and
+    `thread` is read from the loom on first use.
     `images` are the images whose handles the result contains, `files` the other files. `raw_result` is the result as
     the loom has it, in JSON.
     """
@@ -54,7 +55,7 @@ class Episode(Generic[Answer_co]):
         self.subtree_usage: Usage = outcome.subtree_usage
         self.images: tuple[Image, ...] = select_pictures(outcome.images) if outcome.images else ()
         self.files: tuple[File, ...] = select_files(outcome.images) if outcome.images else ()
-        self._last_turn = outcome.last_turn
+        self.last_turn = outcome.last_turn
         self._read = read
         self._thread: list[Turn] | None = None
         self._cantrip = cantrip
@@ -79,7 +80,7 @@ class Episode(Generic[Answer_co]):
     def thread(self) -> list[Turn]:
         """The turns from the root of the entity's thread to the last, a fork's inherited ones included (LOOM-10)."""
         if self._thread is None:
-            self._thread = [] if self._last_turn is None else self._read(self._last_turn)
+            self._thread = [] if self.last_turn is None else self._read(self.last_turn)
         return self._thread
 
     def result_as(self, kind: type[T]) -> T:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Generic, Self
+from typing import Final, Generic, Self
 
 import anyio
 
@@ -62,10 +62,21 @@ class FollowedEpisode(Generic[Answer_co]):
 class RunEvents(AsyncIterator[EntityEvent]):
     """The events of one episode after a position, in order. It ends with the episode."""
 
-    def __init__(self, episode: FollowedEpisode[Any], after: EventId) -> None:
-        self._episode = episode
+    def __init__(
+        self,
+        feed: EventFeed,
+        key: str | None,
+        has_no_episode: Callable[[], Awaitable[bool]],
+        after: EventId,
+        begins: Callable[[], Awaitable[bool]] | None = None,
+    ) -> None:
+        self._feed = feed
+        self._key = key
+        self._has_no_episode = has_no_episode
+        self._begins = begins
+        """Waits until the entity has begun; returns False if it never will."""
         self._after = after
-        self._has_begun = episode.key is None
+        self._has_begun = key is None
         self.has_ended = False
         """Whether the end of the episode was among the events."""
 
@@ -77,17 +88,17 @@ class RunEvents(AsyncIterator[EntityEvent]):
     @property
     def is_over(self) -> bool:
         """Whether no further event comes; earlier ones can still be read."""
-        return self.has_ended or self._episode.feed.is_over
+        return self.has_ended or self._feed.is_over
 
     def close(self) -> None:
         """Take no further events."""
-        self._episode.feed.close()
+        self._feed.close()
 
     async def __anext__(self) -> EntityEvent:
         while not self.has_ended:
             event = await self._read_next()
             if isinstance(event, EntityStartedEvent) and not self._has_begun:
-                self._has_begun = (event.key or "") == self._episode.key
+                self._has_begun = (event.key or "") == self._key
             if not self._has_begun:
                 continue
             self.has_ended = isinstance(event, EpisodeEndedEvent | EntityEndedEvent)
@@ -100,13 +111,18 @@ class RunEvents(AsyncIterator[EntityEvent]):
         raise StopAsyncIteration
 
     async def _read_next(self) -> EntityEvent:
-        while not self._has_begun:
-            with anyio.move_on_after(POLL_INTERVAL):
-                return await anext(self._episode.feed)
-            if await self._episode.has_no_episode():
+        if self._begins is not None:
+            if not await self._begins():
                 self.has_ended = True
                 raise StopAsyncIteration
-        return await anext(self._episode.feed)
+            self._begins = None
+        while not self._has_begun:
+            with anyio.move_on_after(POLL_INTERVAL):
+                return await anext(self._feed)
+            if await self._has_no_episode():
+                self.has_ended = True
+                raise StopAsyncIteration
+        return await anext(self._feed)
 
 
 class RunText(AsyncIterator[str]):
@@ -150,7 +166,8 @@ class EpisodeRun(Generic[Answer_co]):
 
     async def __aenter__(self) -> Self:
         episode = await self._begin(self._from)
-        self._entered = episode, RunEvents(episode, self._from.event)
+        events = RunEvents(episode.feed, episode.key, episode.has_no_episode, self._from.event)
+        self._entered = episode, events
         return self
 
     async def __aexit__(

@@ -41,20 +41,22 @@ from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.redactor import Secrets
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
-from cantrip_actors.runtime.entity.beginnings import Beginning, Beginnings
-from cantrip_actors.runtime.entity.cells import NEVER_BEGAN, make_begin
+from cantrip_actors.runtime.entity.beginnings import Beginnings, check_cantrip
+from cantrip_actors.runtime.entity.cells import NEVER_BEGAN
 from cantrip_actors.runtime.entity.model_inputs import find_model_input
 from cantrip_actors.runtime.entity.upgrades import Move, Upgrade
 from cantrip_actors.runtime.events.context_variables import ASKER
 from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.instrument import Instrument
+from cantrip_actors.runtime.events.loom_feed import LoomFeed
 from cantrip_actors.runtime.face.batch import cast_all
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.episode import Episode
 from cantrip_actors.runtime.face.owner import Owner
-from cantrip_actors.runtime.face.receipt import Receipt
 from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition
 from cantrip_actors.runtime.face.system import System, read_system
+from cantrip_actors.runtime.face.work import Work
+from cantrip_actors.runtime.loom.allowances import AllowancePeriod
 from cantrip_actors.runtime.loom.core import Limits
 from cantrip_actors.runtime.loom.guard import Guard
 from cantrip_actors.runtime.nodes.cluster import Cluster
@@ -63,9 +65,10 @@ from cantrip_actors.runtime.nodes.node import serve
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.runtime.people.requests import Remember, RequestFeed, RequestSource
 from cantrip_actors.runtime.time.schedules import Schedule, Schedules
-from cantrip_actors.runtime.time.submissions import Submission, find_submission, list_submissions, submit
+from cantrip_actors.runtime.time.submissions import SUBMITTED, Submission, find_submission, list_submissions, submit
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.events import EntityEvent
+from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import (
     check,
@@ -75,10 +78,12 @@ from cantrip_actors.terms.arguments import (
     check_name,
     check_seconds,
     check_texts,
+    is_finite,
 )
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal, check_crystal
+from cantrip_actors.terms.episode_scope import Provide
 from cantrip_actors.terms.errors import (
     CantripError,
     InvalidCantrip,
@@ -94,7 +99,7 @@ from cantrip_actors.terms.model_input import ModelInput
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.tool_server import ToolServer
-from cantrip_actors.terms.work import Provide
+from cantrip_actors.terms.webhook import Webhook
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import WrongTask, inspect
 from supervisors.events import Event
@@ -169,6 +174,7 @@ class Runtime:
         node: Node | None = None,
         stranded_after: float = 60.0,
         queues: Iterable[Queue] = (),
+        webhooks: Iterable[Webhook] = (),
         quarantine_for: float | None = QUARANTINE_FOR,
         on_close: OnClose = "end",
     ) -> Runtime:
@@ -190,10 +196,11 @@ class Runtime:
         raises CantripUnknown. `would_adopt` lists the moves.
 
         `dependencies` is a function, sync or async, that returns the dependencies of an entity's gates by their names,
-        for a `Work`: `lambda work: {"user": work.sender}`. It is called for each episode, in the process that runs it,
-        after a crash and a takeover, too, and for works of one `scope` once while the entity is loaded. What it returns
-        replaces what the circle has. A name that no gate takes is ignored. It may raise `Unavailable`. Without it, an
-        entity whose dependencies no cantrip here has waits, and its callers get DependenciesUnknown (docs/service.md).
+        for an `EpisodeScope`: `lambda episode: {"user": episode.sender}`. It is called for each episode, in the process
+        that runs it, after a crash and a takeover, too, and for episodes of one `scope` once while the entity is
+        loaded. What it returns replaces what the circle has. A name that no gate takes is ignored. It may raise
+        `Unavailable`. Without it, an entity whose dependencies no cantrip here has waits, and its callers get
+        DependenciesUnknown (docs/service.md).
 
         `secrets` (texts, or names with texts), the keys of crystals, and gate dependencies with names such as `token`
         are redacted in every event, stream, error and log line, and so are texts that look like a common kind of key.
@@ -238,6 +245,9 @@ class Runtime:
         processes, until a runtime is opened with other bounds (docs/cluster.md). A loom in memory or in a JSONL file
         stores no bounds: give its queues each time.
 
+        `webhooks` are addresses that get signed messages about requests to people and about ends, such as
+        `Webhook("https://example.org/hook", secret)` (docs/webhooks.md). One process of the loom sends for each.
+
         Work that is under way when the runtime closes is left as it stands if a caller can ask for it again: long-lived
         entities, and what was begun with a key, submitted or scheduled. The next process finds it interrupted, and
         `recover` says what happens. Other one-shot entities end, `cancelled`; with `on_close="keep"` they stay, too.
@@ -274,10 +284,15 @@ class Runtime:
         )
         expected = "the URL of a loom, as in sqlite:loom.db, or a path"
         check(isinstance(url, (str, os.PathLike)), "url", expected, url, LoomError)
-        check(dependencies is None or callable(dependencies), "dependencies", "a function of a Work", dependencies)
+        check(
+            dependencies is None or callable(dependencies),
+            "dependencies",
+            "a function of an EpisodeScope",
+            dependencies,
+        )
         check_url(os.fspath(url))
         check_kind("cantrips", cantrips, Iterable, "a list of cantrips", InvalidCantrip)
-        offered = [_check_cantrip("cantrips", cantrip) for cantrip in cantrips]
+        offered = [check_cantrip("cantrips", cantrip) for cantrip in cantrips]
         guard = Guard(secrets, at_rest=redact == "at_rest")
         kept_for = parse_retention(retention)
         limits = Limits(
@@ -304,6 +319,7 @@ class Runtime:
             instrument=telemetry,
             node=node,
             queues=_check_queues(queues),
+            webhooks=_check_webhooks(webhooks),
             dependencies=dependencies,
             make_casts=Beginnings,
         )
@@ -473,9 +489,9 @@ class Runtime:
 
         A loom on a server may take long to answer. `work` then runs in a thread of the runtime's own, and delays no
         entity: `state = await runtime.read(lambda: runtime.loom.state(entity_id))`. Any other loom is read at once,
-        without a thread. `work` may call `loom`, `find`, `entity`, `get_entity`, `receipt`, `begun_with`, `has_mail`,
-        `requests()`, `schedules`, `interrupted` and `would_adopt`, and read the properties of what they return; it
-        subscribes to nothing, and changes nothing.
+        without a thread. `work` may call `loom`, `find`, `entity`, `get_entity`, `Runtime.work`, `get_work`, `receipt`,
+        `begun_with`, `has_mail`, `requests()`, `schedules`, `interrupted` and `would_adopt`, and read the properties of
+        what they return; it subscribes to nothing, and changes nothing.
         """
         check(callable(work), "read", "a function without parameters", work)
         return await self._tree.in_store(work)
@@ -545,7 +561,9 @@ class Runtime:
         if the crystal breaks its contract or a provider fails for good; LoomError if the loom cannot write;
         EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
-        entity = await self._beginnings.begin(self._make_beginning("cast", cantrip, intent, context, key, by, on_close))
+        entity = await self._beginnings.begin(
+            self._beginnings.make("cast", cantrip, intent, context, key, by, on_close, tenant=self._tenant or "")
+        )
         return await (entity.result() if key is None else entity.episode())
 
     async def batch(
@@ -559,7 +577,7 @@ class Runtime:
 
         Raises InvalidCantrip if the crystal's provider takes no batches.
         """
-        _check_cantrip("batch", cantrip)
+        check_cantrip("batch", cantrip)
         check_kind("intents", intents, Iterable, "a list of intents", InvalidIntent)
         return await cast_all(self.cast, cantrip, intents, key, by)
 
@@ -579,7 +597,7 @@ class Runtime:
 
         `key`, `by` and `on_close` as for `cast`.
         """
-        what = self._make_beginning("start", cantrip, intent, context, key, by, on_close)
+        what = self._beginnings.make("start", cantrip, intent, context, key, by, on_close, tenant=self._tenant or "")
         return await self._beginnings.begin(what, waits=True)
 
     def stream(
@@ -616,12 +634,35 @@ class Runtime:
             entity_id = after.entity_id
             entity = await self._tree.in_store(lambda: self.get_entity(entity_id))
             return await entity._follow_episode_at(after.event)  # noqa: SLF001  # of the same face
-        beginning = self._make_beginning("stream", cantrip, intent, context, key, by, None)
+        beginning = self._beginnings.make("stream", cantrip, intent, context, key, by, None, tenant=self._tenant or "")
         entity = await self._beginnings.begin(beginning, waits=True)
         return entity._follow_beginning()  # noqa: SLF001  # of the same face
 
+    def set_allowance(self, most: float | None, *, by: str | None = None, per: AllowancePeriod = "day") -> None:
+        """Set how much a caller may spend in a day or a month, in US dollars, before it can begin no new work.
+
+        `by` is the sender of the intents, as in `cast`; without it the allowance is for all callers together: of the
+        tenant, if this runtime is one of `tenant`, else of the loom. The spending is that of the loom: it includes
+        other processes and what entities spawned. Days and months are those of UTC. None removes the allowance. It
+        holds for this runtime, while it is open.
+
+        Once it is spent, casts, sends, forks and submissions raise AllowanceSpent at every door. Episodes under way
+        continue, and so do schedules and repeated calls with a key. Raises ValueError for another amount or period.
+        """
+        check(most is None or is_finite(most, 0), "most", "a finite number of US dollars >= 0, or None", most)
+        check_kind("by", by, str | None, "a text, or None")
+        check_choice("per", per, get_args(AllowancePeriod))
+        self._tree.allowances.set(most, self._tenant, by, per)
+
     async def submit(
-        self, cantrip: str, intent: str, *, key: str | None = None, priority: int = 0, queue: str = ""
+        self,
+        cantrip: str,
+        intent: str,
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        queue: str = "",
+        by: str = "",
     ) -> Submission:
         """Submit a cast of the cantrip with that name to any node; return when the submission is durable.
 
@@ -631,7 +672,7 @@ class Runtime:
         `key` it is cast once: a repeated call with the same content, from any process, finds the same entity.
 
         With a `queue` the submission waits there, and begins when the bounds of that queue allow. A queue belongs to
-        the whole loom, also if a tenant names it.
+        the whole loom, also if a tenant names it. `by` is as for `cast`.
 
         Raises InvalidIntent (also for another priority, and for a queue that no runtime was opened with), KeyUsed for
         other content or another queue with that key, QueueFull if too many wait that would begin before it,
@@ -646,6 +687,7 @@ class Runtime:
             tenant=self._tenant or "",
             priority=priority,
             queue=queue,
+            by=by,
         )
 
     async def submissions(self, *, after: str | None = None, limit: int = 50) -> Page[Submission]:
@@ -686,7 +728,9 @@ class Runtime:
         in any process that opens the loom. `key` and `by` as for `cast`. A long-lived entity always stays when its
         runtime closes. Raises as `cast`, InvalidIntent if the name is invalid, and NameTaken if it is taken.
         """
-        what = self._make_beginning("invoke", cantrip, intent, context, key, by, on_close, lasting=True, name=name)
+        what = self._beginnings.make(
+            "invoke", cantrip, intent, context, key, by, on_close, tenant=self._tenant or "", lasting=True, name=name
+        )
         return await self._beginnings.begin(what, waits=True)
 
     async def ensure(self, name: str, cantrip: Cantrip[Answer_co]) -> Entity[Answer_co]:
@@ -699,37 +743,7 @@ class Runtime:
 
         Raises InvalidIntent for an invalid name, InvalidCantrip, LoomError, RuntimeClosed.
         """
-        return await self._beginnings.ensure(name, _check_cantrip("ensure", cantrip), self._tenant or "")
-
-    def _make_beginning(
-        self,
-        what: str,
-        cantrip: Cantrip,
-        intent: Said,
-        context: Any,
-        key: str | None,
-        by: str,
-        on_close: OnClose | None,
-        **facts: Any,
-    ) -> Beginning:
-        """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
-        check_texts(by=by)
-        if on_close is not None:
-            check_choice("on_close", on_close, get_args(OnClose))
-        always_stays = key is not None or facts.get("lasting", False)
-        if on_close == "end" and always_stays:
-            raise ValueError(
-                'on_close: expected "keep" or nothing, got "end": a long-lived entity and one that begins with a key '
-                "stay in the loom when the runtime closes"
-            )
-        begin = make_begin(intent, context, sender=by or None)
-        self._tree.launcher.check_files(_check_cantrip(what, cantrip), begin.images)
-        if key is not None:
-            check_name("key", key)
-        if on_close is None and not always_stays and self._tree.limits.on_close == "keep":
-            on_close = "keep"  # also for a later process that was opened without it
-        facts = {"tenant": self._tenant or "", "on_close": None if always_stays else on_close, **facts}
-        return Beginning(cantrip, begin, self._beginnings.make_identity(key, **facts))
+        return await self._beginnings.ensure(name, check_cantrip("ensure", cantrip), self._tenant or "")
 
     def id_of_key(self, key: str) -> str:
         """Return the id of the entity that begins, or has begun, with a key of `cast`, `start`, `invoke` or `fork`."""
@@ -791,11 +805,33 @@ class Runtime:
         """
         return [move for move in self._tree.list_moves() if self._tree.belongs_to_tenant(move.entity_id, self._tenant)]
 
-    def receipt(self, entity: HasId | str, key: str) -> Receipt:
-        """Return the receipt of an intent that was posted or sent with `key`, by this process or another.
+    def work(self, work_id: str) -> Work | None:
+        """Return the work with that `id`, which this process or another one began, sent or submitted; None if unknown.
 
-        "" is the key of the first intent, which was not sent. The receipt also withdraws and cancels. It reads the loom
-        in the calling thread: see `read`.
+        It waits, shows events, cancels, withdraws and continues: see `Work`. It reads the loom in the calling thread:
+        see `read`. Raises LoomError for an id that is not a text.
+        """
+        check_texts(LoomError, work=work_id)
+        if work_id.startswith(SUBMITTED):
+            submission = Submission(self._tree, self._beginnings, work_id[len(SUBMITTED) :], self._tenant or "")
+            return submission if submission.is_known else None
+        entity_id, _, key = work_id.partition(".")
+        if self.find(entity_id) is None:
+            return None
+        work = Work(self._tree, entity_id, key)
+        return work if work.id == work_id and work.is_known else None
+
+    def get_work(self, work_id: str) -> Work:
+        """Return the work with that id as `work` does; raise UnknownEntity for an unknown id."""
+        work = self.work(work_id)
+        if work is None:
+            raise UnknownEntity(work_id, f"the work {work_id!r} is not in this loom")
+        return work
+
+    def receipt(self, entity: HasId | str, key: str) -> Work:
+        """Return an intent that was posted or sent with `key`, by this process or another.
+
+        "" is the key of the first intent, which was not sent. It reads the loom in the calling thread: see `read`.
 
         `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key, and for the key of a
         control message.
@@ -803,9 +839,9 @@ class Runtime:
         check_texts(LoomError, key=key)
         entity_id = self._find_id(entity)
         self.loom.header(entity_id)
-        receipt = Receipt(self._tree, entity_id, key)
-        receipt.check()
-        return receipt
+        work = Work(self._tree, entity_id, key)
+        work.check()
+        return work
 
     def has_mail(self, entity: HasId | str, key: str) -> bool:
         """Return whether mail of any kind was posted to an entity with `key`, and the key is still kept.
@@ -839,8 +875,8 @@ class Runtime:
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
-        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, on_close)
-        entity = await self._beginnings.begin(what)
+        begin = partial(self._beginnings.fork, self.loom, turn_id, intent, crystal, cantrip)
+        entity = await begin(context, key, by, on_close, waits=False)
         return await (entity.result() if key is None else entity.episode())
 
     async def start_fork(
@@ -861,30 +897,8 @@ class Runtime:
         A `lasting` fork is a long-lived entity, as `invoke` makes one: it takes further intents.
         """
         check_kind("lasting", lasting, bool, "True or False")
-        what = await self._make_fork(turn_id, intent, crystal, cantrip, context, key, by, on_close, lasting=lasting)
-        return await self._beginnings.begin(what, waits=True)
-
-    async def _make_fork(
-        self,
-        turn_id: str,
-        intent: Said,
-        crystal: Crystal | str | None,
-        cantrip: Cantrip | None,
-        context: Any,
-        key: str | None,
-        by: str,
-        on_close: OnClose | None,
-        *,
-        lasting: bool = False,
-    ) -> Beginning:
-        loom = self.loom
-        tenant = await self._tree.in_store(lambda: loom.header(loom.owner(turn_id)).tenant)
-        if cantrip is None:
-            cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
-        elif crystal is not None:
-            cantrip = cantrip.with_crystal(crystal)
-        facts = {"tenant": tenant, "parent_turn": turn_id, "forked": True, "lasting": lasting}
-        return self._make_beginning("fork", cantrip, intent, context, key, by, on_close, **facts)
+        begin = partial(self._beginnings.fork, self.loom, turn_id, intent, crystal, cantrip)
+        return await begin(context, key, by, on_close, lasting=lasting)
 
     # Listings
 
@@ -1049,14 +1063,31 @@ class Runtime:
         *,
         entity: str | None = None,
         deltas: bool = False,
-    ) -> Subscription:
+        after: str | None = None,
+    ) -> Subscription | LoomFeed:
         """Subscribe to the events of all entities (SPEC 7.2) for which `wanted` is true; for observation only.
 
         With `entity`, an id, only to those of that entity, from now on. With `deltas` the pieces of answers
         (`StreamedEvent`) are among the events. This reads nothing of the loom.
+
+        With `after`, the `id` of an event that was read in this way, or "0" for the beginning of the loom, the recorded
+        events come from the loom: each once and in order, whichever process runs the entity, and with an id that is the
+        same in every process. So a reader continues after the last event that it handled. `Entity.events(after=…)` does
+        the same for one entity, with ids of its own. Raises InvalidIntent for a text that is no id.
         """
         check(wanted is None or callable(wanted), "wanted", "a function of an event", wanted)
         check_kind("entity", entity, str | None, "the id of an entity")
+        if after is not None:
+            begin = EventId.parse(after) if isinstance(after, str) else None
+            check(begin is not None, "events: after", "the id of an event, or '0'", after, InvalidIntent)
+            check(
+                entity is None and not deltas,
+                "events: after",
+                "neither entity nor deltas with it",
+                after,
+                InvalidIntent,
+            )
+            return LoomFeed(self._tree, self.loom, begin or EventId(), wanted)
         own = wanted if self._tenant is None else self._select_own(wanted)
         return self._tree.bus.subscribe(own, entity_id=entity, deltas=deltas)
 
@@ -1325,9 +1356,14 @@ def _explain_unclear(tree: Tree, facts: EntityFacts) -> str:
     return "it had dependencies that no cantrip of this process has: resume it with cantrip=…"
 
 
-def _check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
-    check_kind(what, cantrip, Cantrip, "a Cantrip", InvalidCantrip)
-    return cantrip
+def _check_webhooks(webhooks: Iterable[Webhook]) -> list[Webhook]:
+    check_kind("webhooks", webhooks, Iterable, "a list of Webhook(…)")
+    checked = list(webhooks)
+    for webhook in checked:
+        check_kind("webhooks", webhook, Webhook, "a list of Webhook(…)")
+    names = [webhook.name for webhook in checked]
+    check(len({*names}) == len(names), "webhooks", "each name or URL once", names)
+    return checked
 
 
 def _check_queues(queues: Iterable[Queue]) -> list[Queue]:

@@ -40,8 +40,8 @@ from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
+from cantrip_actors.terms.episode_scope import Provide
 from cantrip_actors.terms.errors import CantripUnknown, DependenciesUnknown, LoomError, RuntimeClosed
-from cantrip_actors.terms.work import Provide
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning
 

@@ -24,10 +24,11 @@ import anyio
 from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
 from cantrip_actors.loom.nodes import NodeRow
 from cantrip_actors.loom.store import NextDue
-from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.loom.view import Loom, fold_entity
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.schedule import make_firing_key, plan_step
 from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import OnClose
 from cantrip_actors.records.submissions import FIRST_SUBMISSION, SubmissionRow
 from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
@@ -40,7 +41,9 @@ from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.nodes.placing import count_nodes_before, has_room_here, may_cast_here
 from cantrip_actors.runtime.time.queues import Queues
 from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CantripError, EntityEnded, RuntimeClosed, Withdrawn
+from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.queue import Queue
 from supervisors import Actor, ActorRef, Alarm, NotRunning
 
@@ -82,6 +85,22 @@ class Casts(Protocol):
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity."""
+
+    async def fork(
+        self,
+        loom: Loom,
+        turn_id: str,
+        intent: Said,
+        crystal: Crystal | str | None,
+        cantrip: Cantrip | None,
+        context: Any,
+        key: str | None,
+        by: str,
+        on_close: OnClose | None,
+        *,
+        lasting: bool = False,
+    ) -> Any:
+        """Begin an entity that continues from a turn in `loom`; return its handle."""
 
 
 class Scheduler:

@@ -8,7 +8,7 @@ bounds let it begin (`queues.py`), or without one until this runtime, or a node,
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 
@@ -19,71 +19,98 @@ from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.records.submissions import HIGHEST, SubmissionRow, make_submission_key
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.runtime.entity.cells import make_begin
-from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.episode import Episode
+from cantrip_actors.runtime.face.work import MailState, Work
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
-from cantrip_actors.terms.arguments import check_kind, check_name, check_whole
+from cantrip_actors.terms.arguments import check_kind, check_name, check_texts, check_whole
 from cantrip_actors.terms.errors import InvalidIntent, Withdrawn
+from cantrip_actors.terms.outcome import Outcome
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.entity.beginnings import Beginnings
     from cantrip_actors.runtime.tree import Tree
 
 
-class Submission:
-    """A cast that is durable, and begins on some node. `entity_id` is the id that its entity has or will have."""
+SUBMITTED: Final = "submission:"
+"""What the id of a submission begins with; its key follows."""
 
-    def __init__(self, tree: Tree, beginnings: Beginnings, key: str, tenant: str, *, is_new: bool = True) -> None:
-        self._tree = tree
+
+class Submission(Work):
+    """The work on a cast that is durable, and begins on some node; `entity_id` is the id that its entity has or gets.
+
+    Its `id` is "submission:KEY", before its entity has begun and afterwards.
+    """
+
+    def __init__(self, tree: Tree, beginnings: Beginnings, key: str, tenant: str, *, is_new: bool = False) -> None:
+        super().__init__(tree, beginnings.make_id(make_submission_key(key), tenant))
         self._beginnings = beginnings
-        self._id = scope_name(tenant, key)
-        self.entity_id = beginnings.make_id(make_submission_key(key), tenant)
+        self._row_id = scope_name(tenant, key)
         self.key = key
         self.is_new = is_new
         """Whether this call made it; otherwise an earlier one with its key did."""
 
     @property
+    def id(self) -> str:
+        """The id by which `Runtime.work` finds it."""
+        return f"{SUBMITTED}{self.key}"
+
+    @property
     def has_begun(self) -> bool:
-        """Whether a node has begun the entity."""
+        """Whether a node has begun the entity. It reads the loom in the calling thread: see `Runtime.read`."""
         return self._tree.loom.has_begun(self.entity_id)
 
-    async def episode(self) -> Episode:
-        """Wait until a node has begun the entity and its episode has ended.
+    @property
+    def is_known(self) -> bool:
+        """Whether it waits, or its entity has begun. It reads the loom in the calling thread: see `Runtime.read`."""
+        waits = self._tree.store.find_submission(self._row_id) is not None  # read first: it goes after the beginning
+        return waits or self.has_begun
 
-        Cancelling the wait does not stop the entity. Raises as `Entity.episode`, and Withdrawn.
-        """
+    @property
+    def state(self) -> MailState:
+        """The state, as of any `Work`; "withdrawn" after it was withdrawn. It reads the loom: see `Runtime.read`."""
+        waits = self._tree.store.find_submission(self._row_id) is not None  # read first: it goes after the beginning
+        if self.has_begun:
+            return super().state
+        return "waiting" if waits else "withdrawn"
+
+    @property
+    def cantrip_name(self) -> str | None:
+        """The name of the cantrip that it casts; None if it does not wait. It reads the loom: see `Runtime.read`."""
+        row = self._tree.store.find_submission(self._row_id)
+        return None if row is None else row.cantrip
+
+    def find_outcome(self, *, redacted: bool = False) -> Outcome | None:
+        """Return how its episode ended, as any `Work` does; None while it has not begun."""
+        return super().find_outcome(redacted=redacted) if self.has_begun else None
+
+    async def _wait_for_episode(self) -> Episode:
+        """Wait until a node has begun the entity and its episode has ended. Raises as `Work.result`."""
+        if not await self._begins():
+            raise Withdrawn(self.entity_id, self.key, "", "its submission was withdrawn")
+        return await super()._wait_for_episode()
+
+    async def _begins(self) -> bool:
         tree = self._tree
         while True:
-            waits = await self.is_waiting()  # read first: it goes after the beginning
+            waits = await tree.scheduler.find_submission(self._row_id)  # read first: it goes after the beginning
             if await _has_begun(tree, self.entity_id):  # another process begins it
-                return await Entity(tree, self.entity_id).episode()
-            if not waits:
-                raise Withdrawn(self.entity_id, self.key, "", "its submission was withdrawn")
+                return True
+            if waits is None:
+                return False
             tree.check_open()
             await anyio.sleep(POLL_INTERVAL)
 
-    async def withdraw(self) -> bool:
-        """Withdraw the submission if it still waits, from any process; return whether this call withdrew it (C-19).
+    async def withdraw(self, why: str = "no longer needed", *, by: str = "") -> MailState:
+        """Withdraw the submission if it still waits, from any process; return the state that it has then (C-19).
 
-        Once True is returned, the entity will never begin, waiting callers get Withdrawn, and the key can be used
-        again. False says that nothing has changed: a process has begun the entity or begins it now, or the submission
-        was withdrawn before. To end an entity that has begun, use `runtime.get_entity(submission.entity_id).stop()`.
-        Raises RuntimeClosed, LoomError.
+        Once "withdrawn" is returned, the entity will never begin, waiting callers get Withdrawn, and the key can be
+        used again. Any other state says that nothing has changed: a process has begun the entity, or begins it now.
+        `cancel` ends its episode then. Raises RuntimeClosed, LoomError.
         """
         self._tree.check_open()
-        return await self._beginnings.withdraw(self.entity_id, self._id)
-
-    async def is_waiting(self) -> bool:
-        """Return whether it waits: it was not withdrawn, and its entity has not begun, or is just beginning."""
-        return await self._tree.scheduler.find_submission(self._id) is not None
-
-    async def find_cantrip(self) -> str | None:
-        """Return the name of the cantrip that it will cast; None if it does not wait, as `is_waiting`."""
-        row = await self._tree.scheduler.find_submission(self._id)
-        return None if row is None else row.cantrip
-
-    def __repr__(self) -> str:
-        return f"<Submission {self.key!r} of entity {self.entity_id}>"
+        check_texts(why=why, by=by)
+        await self._beginnings.withdraw(self.entity_id, self._row_id)
+        return await self._read_state()
 
 
 async def submit(
@@ -96,10 +123,12 @@ async def submit(
     tenant: str,
     priority: int,
     queue: str,
+    by: str,
 ) -> Submission:
     """Make a submission, or find the one with that key. Raises as `Runtime.submit`."""
     tree.check_accepting()
     check_name("cantrip", name)
+    check_texts(by=by)
     if key is not None:
         check_name("key", key)
     check_kind("submit", intent, str, "an intent that is a text", InvalidIntent)
@@ -112,13 +141,22 @@ async def submit(
     at = round(tree.read_time_of_day(), 3)
     row = tree.guard.redact_submission(
         SubmissionRow(
-            key=key, cantrip=name, intent=text, at=at, priority=priority, tenant=tenant, queue=queue, trace=trace
+            key=key,
+            cantrip=name,
+            intent=text,
+            at=at,
+            priority=priority,
+            tenant=tenant,
+            queue=queue,
+            sender=by,
+            trace=trace,
         )
     )
-    submission = Submission(tree, beginnings, key, tenant, is_new=False)
+    submission = Submission(tree, beginnings, key, tenant)
     old = await tree.scheduler.find_submission(row.id)
     has_begun = await _has_begun(tree, submission.entity_id)
     if old is None and not has_begun:
+        await tree.allowances.check(tenant, by)
         await tree.scheduler.check_room(row, most)
         submission.is_new = await tree.scheduler.submit(row)
         if not submission.is_new:
@@ -137,9 +175,8 @@ async def submit(
 async def find_submission(tree: Tree, beginnings: Beginnings, key: str, tenant: str) -> Submission | None:
     """Return the submission with a key, if it waits or has begun. Raises as `Runtime.submission`."""
     tree.check_open()
-    submission = Submission(tree, beginnings, check_name("key", key), tenant, is_new=False)
-    waits = await submission.is_waiting()  # read first: it goes after the beginning
-    return submission if waits or await _has_begun(tree, submission.entity_id) else None
+    submission = Submission(tree, beginnings, check_name("key", key), tenant)
+    return submission if await tree.in_store(lambda: submission.is_known) else None
 
 
 async def list_submissions(
@@ -151,7 +188,7 @@ async def list_submissions(
     first = "" if tenant is None else scope_name(tenant, "")
     rows = await tree.in_store(lambda: tree.store.list_submissions(cursor or first, limit + 1))
     own = [row for row in rows if tenant in (None, row.tenant)]
-    items = [Submission(tree, beginnings, row.key, row.tenant, is_new=False) for row in own[:limit]]
+    items = [Submission(tree, beginnings, row.key, row.tenant) for row in own[:limit]]
     return Page(items, own[limit - 1].id if len(own) > limit else None)
 
 

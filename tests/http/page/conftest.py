@@ -11,7 +11,9 @@ from tests.http.page.pages import ARCHIVIST, OPERATOR
 from tests.http.serving import ECHO, token
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(
+    scope="module"
+)  # playwright's event loop runs in this thread as long as the browser: other modules need theirs
 def chrome() -> Iterator[Any]:
     with browser() as started:
         yield started

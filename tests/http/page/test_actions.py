@@ -271,7 +271,15 @@ def test_a_token_that_only_reads_has_no_action_in_the_page_and_may_not_act(chrom
                 "() => [...document.querySelectorAll(':is(#main, #needs, #tools) :is(button, input, textarea, form)')]"
                 ".map(one => one.getAttribute('aria-label') ?? one.textContent.trim())"
             )
-            reading = ("Dark or light", "Keys", "Show earlier turns", "Show all")
+            reading = (
+                "Dark or light",
+                "Keys",
+                "Chat",
+                "Spending",
+                "Show earlier turns",
+                "Show later turns",
+                "Show all",
+            )
             assert [one for one in controls if one and not one.startswith(reading)] == []
             for key in ("a", "d", "s", "i", "x", "f", "w", "n", "r", "Shift+A", "Shift+D", "Shift+R", "Shift+X"):
                 page.keyboard.press(key)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from cantrip_actors import Cantrip, Circle, scripted
+from cantrip_actors.wards import max_turns
 from tests.http.browser import Live, live
-from tests.http.page.pages import ARCHIVIST, IN_CHROMIUM, cast, opened, show, until
+from tests.http.page.pages import ARCHIVIST, IN_CHROMIUM, call, cast, opened, search, show, until
 from tests.http.serving import ECHO
 
 pytestmark = [*IN_CHROMIUM, pytest.mark.rule("W-51")]
@@ -17,7 +19,12 @@ ROWS = "[...document.querySelectorAll('#loom .row')].map(row => row.dataset.id)"
 
 @pytest.fixture(scope="module")
 def searched() -> Any:
-    with live([ARCHIVIST, ECHO]) as service:
+    def count(context: Any) -> dict[str, Any]:
+        done = sum(one.role == "assistant" for one in context)
+        return call("I count.", ("search", {"query": str(done)})) if done < 220 else {"content": "counted"}
+
+    counter = Cantrip(scripted(count), circle=Circle(["done", search], [max_turns(300)]), name="counter")
+    with live([ARCHIVIST, ECHO, counter]) as service:
         yield service
 
 
@@ -69,3 +76,30 @@ def test_the_search_finds_texts_of_turns_and_opens_the_turn(chrome: Any, searche
         until(lambda: page.evaluate(ROWS) == [])
         page.fill("#loom input", "")
         until(lambda: len(page.evaluate(ROWS)) >= 2)
+
+
+def test_a_link_to_an_old_turn_shows_the_turns_around_it_and_leads_on(chrome: Any, searched: Live) -> None:
+    body = {"cantrip": "counter", "intent": "count", "name": "counter"}
+    entity = searched.call(searched.on.post, "entities", body)["entity_id"]
+    until(lambda: searched.call(searched.on.get, f"entities/{entity}")["state"] == "idle", seconds=120)
+    with opened(chrome, url=searched.link()) as page:
+        page.evaluate("id => { location.hash = `#/e/${id}/t/5` }", entity)
+        page.wait_for_selector('#main article[data-sequence="5"]:focus')
+        numbers = "[...document.querySelectorAll('#main article.turn')].map(one => Number(one.dataset.sequence))"
+        assert 200 not in page.evaluate(numbers)
+        page.click('#main button:has-text("Show later turns")')
+        until(lambda: len(page.evaluate(numbers)) > 100)
+        shown = page.evaluate(numbers)
+        assert shown == list(range(1, len(shown) + 1))
+        searched.call(searched.on.post, f"entities/{entity}/send", {"intent": "once more", "wait": 60})
+        page.wait_for_selector(
+            f'#loom [data-id="{entity}"] .under:has-text("222 turns")'
+        )  # the reader stays at the old turns
+        assert page.evaluate(numbers) == shown
+        later = page.locator('#main button:has-text("Show later turns"):visible')
+        for _ in range(5):
+            count = len(page.evaluate(numbers))
+            if later.count():
+                later.click()
+                until(lambda count=count: len(page.evaluate(numbers)) > count)  # type: ignore[misc]
+        until(lambda: page.evaluate(numbers)[-1] == searched.call(searched.on.get, f"entities/{entity}")["turns"])

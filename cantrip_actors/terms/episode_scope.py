@@ -1,4 +1,4 @@
-"""A `Work`, and the function that provides the dependencies of gates for it: `Runtime.open(dependencies=provide)`."""
+"""An `EpisodeScope`, and the function that provides dependencies for it: `Runtime.open(dependencies=provide)`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from cantrip_actors.terms.cantrip import Cantrip
 
 
-class Work(NamedTuple):
+class EpisodeScope(NamedTuple):
     """One episode of an entity, for the function that provides the dependencies of its gates.
 
     `sender` is the `by` of the intent, `key` its key, and `context` its context, as JSON; the loom has all three. They
@@ -34,10 +34,10 @@ class Work(NamedTuple):
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """Whose work it is: everything but the key. While an entity is loaded, equal scopes share dependencies."""
+        """Whose episode it is: everything but the key. While an entity is loaded, equal scopes share dependencies."""
         context = json.dumps(self.context, sort_keys=True, default=dict)
         return (self.id, self.name or "", self.tenant, self.cantrip.id, self.sender, context)
 
 
-Provide = Callable[[Work], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
-"""Returns the dependencies for a piece of work, by the names of the parameters that are `Injected`."""
+Provide = Callable[[EpisodeScope], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
+"""Returns the dependencies for an episode, by the names of the parameters that are `Injected`."""

@@ -1,0 +1,49 @@
+"""Send data to a URL, but never into the host's own network: the addresses that `fetch` refuses are refused here, too.
+
+Redirects are not followed, and no proxy of the environment is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import anyio
+import httpx
+
+from cantrip_actors.circle.gate_call import GateError
+from cantrip_actors.circle.gates.fetch_request import make_tls, parse_url, resolve_public
+
+
+async def post(url: str, body: bytes, headers: Mapping[str, str], *, allow_private: bool, seconds: float) -> int:
+    """Post a body; return the status of the answer. Raises GateError if it is refused, or no answer comes in time."""
+    target, problem = parse_url(url), "no address"
+    tls = await anyio.to_thread.run_sync(make_tls)
+    try:
+        with anyio.fail_after(seconds):
+            addresses = [None] if allow_private else await resolve_public(target)
+            async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=seconds) as client:
+                for address in addresses:
+                    request = _build(client, target, address, body, headers)
+                    try:
+                        response = await client.send(request, stream=True, follow_redirects=False)
+                    except httpx.TransportError as error:
+                        problem = f"{type(error).__name__}: {error}"
+                        continue
+                    await response.aclose()
+                    return response.status_code
+    except TimeoutError:
+        problem = f"no answer in {seconds:g} seconds"
+    raise GateError(problem)
+
+
+def _build(
+    client: httpx.AsyncClient, url: httpx.URL, address: str | None, body: bytes, headers: Mapping[str, str]
+) -> httpx.Request:
+    """Return the request, sent to `address` if one is given, with the name in the Host header and in TLS."""
+    if address is None:
+        return client.build_request("POST", url, content=body, headers=dict(headers))
+    extensions = {"sni_hostname": url.raw_host.decode("ascii")}
+    all_headers = {**headers, "host": url.netloc.decode("ascii")}
+    return client.build_request(
+        "POST", url.copy_with(host=address), content=body, headers=all_headers, extensions=extensions
+    )

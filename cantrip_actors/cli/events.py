@@ -1,0 +1,61 @@
+"""The command `cantrip events`: the recorded events of a loom, from any position, as lines of JSON."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Final
+
+import typer
+
+from cantrip_actors.cli.command import LOOM, Url, examples, open_for_reading
+from cantrip_actors.cli.logs import secrets_of_environment
+from cantrip_actors.cli.output import as_json, print_lines
+
+LOOK: Final = 0.5
+"""Seconds between two looks at the loom."""
+
+app = typer.Typer(rich_markup_mode=None)
+
+
+@app.command(
+    "events", epilog=examples("cantrip events", "cantrip events --follow --after 105.2 --loom postgresql://host/agents")
+)
+def events(
+    after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="ID", help="The id of the last event that you have; 0 is the beginning."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for further events, until ctrl-C.")] = False,
+    loom: Url = LOOM,
+) -> None:
+    """Print the recorded events of all entities as lines of JSON.
+
+    Each has an id that is its position in the loom: --after continues there, in any process. Left out, it prints all
+    events; with --follow, those from now on. Secrets are redacted.
+    """
+    with open_for_reading(loom, json=False) as (opened, _):
+        from cantrip_actors.loom.redaction import redacted_loom
+        from cantrip_actors.redact.redactor import Redactor
+        from cantrip_actors.runtime.events.loom_log import LoomLog
+        from cantrip_actors.stream.events import build_event_fields
+        from cantrip_actors.stream.reading import END_OF_RECORD, EventId
+
+        if follow and loom.startswith(("memory:", "jsonl:")):
+            hint = "other processes do not see it grow: read GET /events of its service"
+            raise typer.BadParameter(
+                f"expected a loom in SQLite or Postgres, got {loom}: {hint}", param_hint="--follow"
+            )
+        begin = EventId() if after is None else EventId.parse(after.partition(":")[0])
+        if begin is None:
+            raise typer.BadParameter(f"expected the id of an event, or 0, got {after!r}", param_hint="--after")
+        if follow and after is None:
+            begin = EventId(opened.last_number(), END_OF_RECORD)
+        log = LoomLog(redacted_loom(opened, Redactor(secrets_of_environment())), begin)
+        while True:
+            read, has_more = log.read()
+            print_lines([as_json({**build_event_fields(found.event), "id": str(found.position)}) for found in read])
+            if has_more:
+                continue
+            if not follow:
+                return
+            time.sleep(LOOK)

@@ -1,0 +1,207 @@
+"""Rounds with a client that carries out calls: an entity waits for results, and continues with those of a request.
+
+The client's next request has the results, with the ids that name the entity. They are delivered in the order in which
+the entity waits for them; then it works on until its episode ends, or it waits for the client again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import closing, suppress
+from functools import partial
+from hashlib import blake2b
+from typing import Any, Final
+
+import anyio
+
+from cantrip_actors import (
+    AlreadyDecided,
+    Cantrip,
+    CantripError,
+    Entity,
+    EntityEnded,
+    Gate,
+    Held,
+    Request,
+    RequestedEvent,
+    Usage,
+)
+from cantrip_actors.http.calls import HttpCall
+from cantrip_actors.http.episode_tools import (
+    ToolCallItem,
+    list_calls,
+    make_client_id,
+    split_client_id,
+)
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.machine.project import (
+    find_call_result,
+    find_newest_key,
+    find_newest_utterance,
+    measure_round,
+)
+from cantrip_actors.terms.messages import as_text
+
+LOOK: Final = 0.5
+"""Seconds between two looks for what an entity waits for, which another process may run."""
+
+Results = Mapping[str, Any]
+"""The results of a client's request by the ids of their calls: texts, or lists of texts, images and files."""
+
+
+async def rest(
+    call: HttpCall,
+    entity_id: str,
+    episode: Callable[[], Awaitable[object]],
+    tools: Mapping[str, Gate],
+    results: Results,
+) -> tuple[ToolCallItem, ...]:
+    """Wait until an episode has ended, and return (); or until it waits for its client, and return the calls.
+
+    Raises the error that ended the episode.
+    """
+    if not tools:
+        await episode()
+        return ()
+    calls: tuple[ToolCallItem, ...] = ()
+    failed: CantripError | None = None
+
+    async def watch() -> None:
+        nonlocal calls
+        calls = await _find_calls(call, entity_id, tools, results)
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        try:
+            await episode()
+        except CantripError as error:
+            failed = error
+        tasks.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+    return calls
+
+
+async def _find_calls(
+    call: HttpCall, entity_id: str, tools: Mapping[str, Gate], results: Results
+) -> tuple[ToolCallItem, ...]:
+    """Deliver the results that are there, as the entity comes to wait for them; return the calls without one."""
+    runtime = call.runtime
+    with closing(runtime.events(lambda event: isinstance(event, RequestedEvent) and event.is_deferred)) as news:
+        while True:
+            waiting = await call.read(partial(_list_waiting, call, entity_id, tools))
+            ready = [request for request in waiting if _name_call(request) in results]
+            for request in ready:
+                with suppress(AlreadyDecided):  # a repeated request delivers it, too
+                    result, who = results[_name_call(request)], call.token
+                    await runtime.deliver(request.id, result, by=who.name, door=who.sender, key=_name_call(request))
+            if ready:
+                continue
+            if waiting:
+                return await call.read(partial(_list_calls, call, waiting, tools))
+            with anyio.move_on_after(LOOK):
+                await anext(news)
+
+
+def _list_waiting(call: HttpCall, entity_id: str, tools: Mapping[str, Gate]) -> list[Request]:
+    """Return what an entity, and those below it, wait for their client to carry out."""
+    runtime = call.runtime
+    below = runtime.loom.subtree(entity_id)
+    requests = [request for id in below for request in runtime.requests(entity=id)]
+    return [request for request in requests if request.kind == "deferred" and request.gate in tools]
+
+
+def _list_calls(call: HttpCall, waiting: list[Request], tools: Mapping[str, Gate]) -> tuple[ToolCallItem, ...]:
+    loom = call.runtime.loom
+    return tuple(item for request in waiting for item in list_calls(request, loom.records(request.entity or ""), tools))
+
+
+def _name_call(request: Request) -> str:
+    return make_client_id(request.entity or "", request.call or "")
+
+
+def find_waiting_calls(call: HttpCall, entity_id: str) -> tuple[ToolCallItem, ...]:
+    """Return the calls that an entity has for its client."""
+    tools = find_tools(call, entity_id)
+    return _list_calls(call, _list_waiting(call, entity_id, tools), tools)
+
+
+def find_tools(call: HttpCall, entity_id: str) -> dict[str, Gate]:
+    """Return the tools that a client gave when the entity began: the gates that the offered cantrip does not have."""
+    header = call.runtime.loom.header(entity_id)
+    gates, cantrip = header.circle["gates"], call.service.cantrips.get(header.cantrip_name or "")
+    own = () if cantrip is None else [gate.name for gate in cantrip.circle.gates]
+    names = [gate for gate in gates if gate["name"] not in own and gate.get("deferred")]
+    return {
+        gate["name"]: Gate.of(None, name=gate["name"], parameters=gate["parameters"], kind="deferred") for gate in names
+    }
+
+
+def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity, str]:
+    """Return the entity that a client's results continue, and the key of its intent.
+
+    Raises Problem 400 for results of other calls, or not of all calls that wait, and 409 for a call that has a result.
+    """
+    loom, entities = call.runtime.loom, set()
+    for id, result in results.items():
+        entity_id, call_id = split_client_id(id) or ("", "")
+        is_ours = bool(entity_id) and loom.has(entity_id) and call.sees(entity_id)
+        result_record = find_call_result(loom.records(entity_id), call_id) if is_ours else True
+        if result_record is True:
+            text = (
+                f"{param}: no call has the id {id!r}: send the results of the calls of the answer before, as they are"
+            )
+            raise Problem(400, "unknown-call", text, param=param)
+        if result_record is not False and as_text(result_record.result) != _show(result):
+            text = f"{param}: the call {id!r} has a result already, or its episode has ended: the first one counts"
+            raise Problem(409, "already-decided", text, param=param)
+        entities.add(loom.ancestry(entity_id)[-1])
+    if len(entities) != 1:
+        raise Problem(
+            400, "invalid", f"{param}: expected results of one answer, got those of {len(entities)}", param=param
+        )
+    (root,) = entities
+    tools = find_tools(call, root)
+    missing = [item.id for item in _list_calls(call, _list_waiting(call, root, tools), tools) if item.id not in results]
+    if missing and any(split_client_id(id) is not None for id in results) and _is_partial(call, results):
+        raise Problem(
+            400, "invalid", f"{param}: expected a result of each call, got none of {missing[0]!r}", param=param
+        )
+    key = find_newest_key(loom.records(root)) if loom.header(root).lasting else None
+    return call.runtime.get_entity(root), key or ""
+
+
+def _is_partial(call: HttpCall, results: Results) -> bool:
+    """Return whether a result is of the answer whose calls wait now: a repeated request has those of an earlier one."""
+    loom = call.runtime.loom
+    pairs = [split_client_id(id) or ("", "") for id in results]
+    return any(find_call_result(loom.records(entity_id), call_id) is False for entity_id, call_id in pairs)
+
+
+def make_round_key(results: Results) -> str:
+    """Return a key of a client's results, which is the same if the client sends them again."""
+    return blake2b(" ".join(sorted(results)).encode(), digest_size=8).hexdigest()
+
+
+def _show(result: Any) -> str:
+    return result if isinstance(result, str) else as_text([part for part in result if isinstance(part, str)])
+
+
+async def load(call: HttpCall, entity: Entity, cantrip: Cantrip | None) -> None:
+    """Have an entity that waits run here again, with the tools of this request, unless another process runs it."""
+    if cantrip is None or entity.loaded:
+        return
+    with suppress(Held, EntityEnded):  # a repeated request reads the end
+        await call.runtime.resume(entity.id, cantrip=cantrip, by=call.token.sender)
+
+
+def measure(call: HttpCall, entity_id: str) -> Usage:
+    """Return the usage since the client's last results, or since the intent: each answer to a client has its own."""
+    return measure_round(call.runtime.loom.records(entity_id))
+
+
+def read_last_words(call: HttpCall, entity_id: str) -> str | None:
+    """Return the text beside the calls of an entity's newest answer."""
+    newest = find_newest_utterance(call.runtime.shown_loom.records(entity_id))
+    return None if newest is None else newest.content

@@ -1,0 +1,148 @@
+"""The tools and the form of answer that a client gives a cantrip for one episode (OpenAI's `tools`, `response_format`).
+
+A tool is a deferred gate: the entity waits for its result, which the client sends with its next request. A form is the
+schema of the argument of `done`. Both make another cantrip of the one that is offered, with the same gates: a client
+adds, and replaces nothing. The id of a call names the entity that waits, so its result finds the way without a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from cantrip_actors import Cantrip, Gate, InvalidCantrip, Request, Usage
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.machine.project import find_newest_utterance
+from cantrip_actors.records.records import Record
+from cantrip_actors.terms.answer import hold_to_schema
+from cantrip_actors.terms.gate import Refused
+from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, make_validator
+from cantrip_actors.terms.messages import ToolCall, as_text
+from cantrip_actors.terms.value import replace_fields
+
+MOST: Final = 128
+"""Tools of one request, as OpenAI has it."""
+PATIENCE: Final = 86_400.0
+"""Seconds that an entity waits for its client's results. Then the episode ends, because no one would read more."""
+CALL: Final = "call_"
+
+
+class ToolCallItem(NamedTuple):
+    """A call that the client is to carry out; `arguments` is JSON."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Rest(NamedTuple):
+    """Where an episode rests: at its end, or with calls for the client, and the text beside them.
+
+    `usage` is that since the client's last results; None where the outcome has it.
+    """
+
+    calls: tuple[ToolCallItem, ...]
+    words: str | None = None
+    usage: Usage | None = None
+
+
+def make_client_id(entity_id: str, call_id: str) -> str:
+    """Return the id by which a client knows a call."""
+    return f"{CALL}{entity_id}.{call_id}"
+
+
+def split_client_id(id: str) -> tuple[str, str] | None:
+    """Return the entity and the call of a client's id; None for an id that was not made here."""
+    entity_id, dot, call_id = id.removeprefix(CALL).partition(".")
+    return (entity_id, call_id) if id.startswith(CALL) and dot and call_id else None
+
+
+def get_function(tool: Any) -> dict[str, Any]:
+    """Return the function of a tool or a choice: chat completions have it in a member of its own."""
+    if not isinstance(tool, dict) or tool.get("type") != "function":
+        return {}
+    function = tool.get("function", tool)
+    return function if isinstance(function, dict) else {}
+
+
+def read_tools(cantrip: Cantrip, tools: Sequence[Any]) -> dict[str, Gate]:
+    """Return a client's tools as deferred gates, by their names. Raises Problem 400."""
+    if len(tools) > MOST:
+        raise _refuse("tools", f"expected at most {MOST} tools, got {len(tools)}")
+    gates: dict[str, Gate] = {}
+    for number, tool in enumerate(tools):
+        gate = _read_tool(f"tools[{number}]", tool)
+        if gate.name in gates:
+            raise _refuse(f"tools[{number}]", f"two tools are called {gate.name!r}: give one of them another name")
+        if cantrip.circle.gate(gate.name) is not None:
+            text = f"the cantrip has a gate called {gate.name!r}, which no tool replaces: give the tool another name"
+            raise _refuse(f"tools[{number}]", text)
+        gates[gate.name] = gate
+    return gates
+
+
+def _read_tool(param: str, tool: Any) -> Gate:
+    function = get_function(tool)
+    if not function:
+        kind = tool.get("type") if isinstance(tool, dict) else tool
+        raise _refuse(param, f"expected a function, got {kind!r}: tools of a provider are the cantrip's own")
+    name, text, schema = function.get("name"), function.get("description"), function.get("parameters")
+    if not isinstance(text, str | None):
+        raise _refuse(param, f"description: expected a text, got {text!r}")
+    schema = {"type": "object", "properties": {}} if schema is None else schema
+    check_schema(f"{param}.parameters", schema)
+    try:
+        gate = Gate.of(None, name=name or "", parameters=schema, description=text or "", kind="deferred")
+    except InvalidCantrip as problem:
+        raise _refuse(param, str(problem)) from problem
+    if gate.name != name:
+        raise _refuse(param, f"{name!r} is another name of the gate {gate.name!r}: give the tool another name")
+    patient = gate.with_(expires=PATIENCE, ends_episode=True)
+    return replace(patient, schema=make_validator(gate.parameters, foreign=True))
+
+
+def check_schema(param: str, schema: Any) -> None:
+    """Raise Problem 400 for a client's schema that is not one, or is too large to check."""
+    fault = find_excess(schema) or find_schema_fault(schema, foreign=True) if isinstance(schema, Mapping) else None
+    if fault is not None or not isinstance(schema, Mapping):
+        raise _refuse(param, f"expected a JSON Schema: {fault or f'got {schema!r}'}")
+
+
+def _refuse(param: str, text: str) -> Problem:
+    return Problem(400, "invalid", f"{param}: {text}", param=param)
+
+
+def add_tools(cantrip: Cantrip, tools: Mapping[str, Gate], *, must_call: bool) -> Cantrip:
+    """Return a cantrip with a client's tools. With `must_call` each answer of its crystal calls a gate."""
+    if not tools:
+        return cantrip
+    circle = replace_fields(cantrip.circle, gates=(*cantrip.circle.gates, *tools.values()))
+    call = replace(cantrip.call, tool_choice="required") if must_call and circle.medium == "tools" else cantrip.call
+    return replace_fields(cantrip, circle=circle, call=call)
+
+
+def ask_for_form(cantrip: Cantrip, schema: Mapping[str, Any]) -> Cantrip | None:
+    """Return a cantrip whose answers fit a client's schema; None if it has a form of answer of its own."""
+    done = cantrip.circle.gate("done")
+    if cantrip.answer is not None or done is None or done.schema is not None:
+        return None
+    typed = hold_to_schema(done, schema)
+    if isinstance(typed, Refused):
+        return None
+    gates = tuple(typed if gate is done else gate for gate in cantrip.circle.gates)
+    return replace_fields(cantrip, circle=replace_fields(cantrip.circle, gates=gates), require_done_tool=True)
+
+
+def list_calls(request: Request, records: Sequence[Record], tools: Mapping[str, Gate]) -> Iterator[ToolCallItem]:
+    """Yield the calls that a waiting entity has for its client: the one that it waits for, and the later ones of the
+    same answer, which run in order.
+    """
+    calls = [ToolCall(request.call or "", request.gate, request.args)]
+    newest = find_newest_utterance(records)
+    listed = () if newest is None else newest.tool_calls
+    at = next((number for number, call in enumerate(listed) if call.id == request.call), len(listed))
+    later = (call for call in listed[at + 1 :] if call.gate in tools)
+    calls += [call for call in later if not isinstance(tools[call.gate].check(call), Refused)]
+    for call in calls:
+        yield ToolCallItem(make_client_id(request.entity or "", call.id), call.gate, as_text(dict(call.args or {})))

@@ -1,0 +1,81 @@
+"""The events of all entities of a loom, in the order of recording, from any position (0173).
+
+The position of an event is the number of its record in the loom, and its part within the record. The loom only grows,
+so a position is the same in every process and after every crash: a reader that knows the last one it handled loses
+nothing and gets nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from cantrip_actors.loom import Loom
+from cantrip_actors.records.records import Record
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.stream.events import EntityEvent
+from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
+from cantrip_actors.terms.errors import UnknownEntity
+
+PAGE: Final = 200
+"""Records that are read at once."""
+
+REMEMBERED: Final = 500
+"""The entities whose logs are kept, those that were read last: their next records need no reading of earlier ones."""
+
+
+class LoomEvent(NamedTuple):
+    """An event of any entity, and its position in the loom. Its own `id` is that in the log of its entity."""
+
+    position: EventId
+    event: EntityEvent
+    turn: Turn | None
+    """The whole turn that the event completes."""
+    record: Record
+
+
+class LoomLog:
+    """Follows the records of all entities after a position. It reads the loom, in `read` only."""
+
+    def __init__(self, loom: Loom, after: EventId) -> None:
+        self._loom = loom
+        self._after = after
+        self.number = after.number if after.part == END_OF_RECORD else max(0, after.number - 1)
+        """The number of the last record that was read."""
+        self._logs: OrderedDict[str, EventLog] = OrderedDict()
+
+    def read(self) -> tuple[list[LoomEvent], bool]:
+        """Return the events of the next records, and whether there may be further ones at once."""
+        numbered, last = self._loom.read_since(self.number, PAGE, settled=True)
+        events = [
+            found
+            for number, record in numbered
+            for found in self._read_record(number, record)
+            if found.position > self._after
+        ]
+        has_more, self.number = last != self.number, last
+        return events, has_more
+
+    def _read_record(self, number: int, record: Record) -> Sequence[LoomEvent]:
+        try:
+            log = self._take_log(record.entity_id, number)
+        except UnknownEntity:  # it was forgotten meanwhile
+            return ()
+        events = log.add(record)
+        if not log.is_over:
+            self._logs[record.entity_id] = log
+            if len(self._logs) > REMEMBERED:
+                self._logs.popitem(last=False)
+        return [LoomEvent(EventId(number, part), event, log.turn, record) for part, event in enumerate(events)]
+
+    def _take_log(self, entity_id: str, number: int) -> EventLog:
+        """Return the log of an entity up to the record before this number."""
+        log = self._logs.pop(entity_id, None)
+        if log is None:
+            log = EventLog()
+            records, _ = self._loom.records_since(entity_id)
+            later, _ = self._loom.records_since(entity_id, number - 1)
+            for record in records[: len(records) - len(later)]:
+                log.add(record)
+        return log

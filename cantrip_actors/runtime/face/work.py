@@ -1,0 +1,320 @@
+"""`Work`: one intent of an entity, which any process finds by its id.
+
+`Entity.post`, `Entity.work` and `Runtime.submit` return it, and `Runtime.work` and `Runtime.receipt` find it again.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal
+
+import anyio
+
+from cantrip_actors.loom.redaction import redacted_loom
+from cantrip_actors.loom.view import Loom, fold_entity, make_checked
+from cantrip_actors.machine.project import find_episode, find_outcome, find_refusal, get_outcome, has_taken
+from cantrip_actors.records.mail import CONTROL
+from cantrip_actors.runtime.events.log_feed import EventFeed
+from cantrip_actors.runtime.face.episode import Episode, make_episode
+from cantrip_actors.runtime.face.run import BEGINNING, RunEvents
+from cantrip_actors.stream.reading import EventId
+from cantrip_actors.terms.answer import Answer_co
+from cantrip_actors.terms.arguments import check, check_name, check_texts, is_finite
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.crystal import Crystal
+from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError, UnfinishedWork
+from cantrip_actors.terms.image import Said
+from cantrip_actors.terms.outcome import Outcome
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.face.entity import Entity
+    from cantrip_actors.runtime.tree import Tree
+
+MailState = Literal["waiting", "working", "settled", "refused", "withdrawn"]
+
+
+def check_timeout(timeout: float) -> None:
+    """Raise ValueError for a timeout that is not a finite number of seconds from 0 on."""
+    check(is_finite(timeout, 0), "timeout", "a finite number of seconds >= 0, or None", timeout)
+
+
+class NoAnswer(CantripError, TimeoutError):
+    """The episode of an intent did not end within the time that its caller gave it (N-38).
+
+    The intent is not withdrawn: `receipt.result()`, or `runtime.receipt(entity_id, key).result()`, continues to wait,
+    and `receipt.withdraw()` withdraws the intent if it still waits. `receipt` is the `Work`.
+    """
+
+    def __init__(self, work: Work[Any], timeout: float) -> None:
+        super().__init__(
+            f"entity {work.entity_id} did not answer within {timeout:g} s; its intent is {work.state}, and "
+            f"stays: wait on with runtime.receipt({work.entity_id!r}, {work.key!r}).result()"
+        )
+        self.receipt = work
+        self.entity_id = work.entity_id
+
+
+class Work(Generic[Answer_co]):
+    """One intent of an entity: it is durable, and is worked on exactly once, despite any crash.
+
+    `id` is enough to find it again, in any process that opens the loom: `runtime.work(id)`. It is the id of the entity
+    for the intent that it began with, and `ENTITY.KEY` for a later one. `key` is "" for the intent that it began with.
+    """
+
+    def __init__(self, tree: Tree, entity_id: str, key: str = "", begun_with: Cantrip[Answer_co] | None = None) -> None:
+        self._tree = tree
+        self._begun_with = begun_with
+        self._intent_key = key
+        self.entity_id = entity_id
+        self.key = key
+
+    @property
+    def id(self) -> str:
+        """The id by which `Runtime.work` finds it."""
+        return f"{self.entity_id}.{self.key}" if self.key else self.entity_id
+
+    @property
+    def entity(self) -> Entity[Answer_co]:
+        """The entity that works on it, for `send`, `steer`, `stop` and the rest."""
+        from cantrip_actors.runtime.face.entity import Entity
+
+        return Entity(self._tree, self.entity_id, begun_with=self._begun_with)
+
+    @property
+    def state(self) -> MailState:
+        """The state of the intent.
+
+        "waiting": it waits in the inbox, or for a node with room. "working": its episode is under way. "settled": its
+        episode has ended. "refused": it will not be worked on, since the entity ended first or could not take it;
+        `result` says why. "withdrawn": it was withdrawn while it waited.
+
+        It reads the loom in the calling thread: see `Runtime.read`.
+        """
+        store = self._tree.store
+        row = store.find_mail(self.entity_id, self._intent_key)
+        if row is None:
+            records = store.records(self.entity_id)
+        elif row.taken is None:
+            return "waiting"
+        else:  # the mail names the record that took it
+            records = store.records(self.entity_id, after=row.taken - 1, limit=1)
+        if not has_taken(records, self._intent_key):
+            refusal = find_refusal(records, self._intent_key)
+            return "withdrawn" if refusal is not None and refusal.is_withdrawn else "refused"
+        return "working" if find_episode(store.records(self.entity_id), self._intent_key) is None else "settled"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the loom has the intent. It reads the loom in the calling thread: see `Runtime.read`."""
+        row = self._tree.store.find_mail(self.entity_id, self._intent_key)
+        if row is not None:
+            return row.lane != CONTROL
+        return has_taken(self._tree.store.records(self.entity_id), self._intent_key)
+
+    def find_outcome(self, *, redacted: bool = False) -> Outcome | None:
+        """Return how its episode ended, with `redacted` without secrets; None while it has not ended.
+
+        If the entity ended without it, that is the end of the entity. It reads the loom in the calling thread: see
+        `Runtime.read`.
+        """
+        loom = self._make_loom()
+        if redacted:
+            loom = redacted_loom(loom, self._tree.guard.redactor)
+        records = loom.records(self.entity_id)
+        outcome = find_episode(records, self._intent_key, loom.subtree_usage)
+        if outcome is None and loom.is_over(self.entity_id) and self.state != "withdrawn":
+            outcome = find_outcome(records, loom.usage_below(self.entity_id))
+        return outcome
+
+    def _make_loom(self) -> Loom:
+        return make_checked(self._tree.loom)
+
+    async def result(self, *, timeout: float | None = None) -> Episode[Answer_co]:
+        """Wait for the episode of the intent, and return it; at once if it has ended.
+
+        Cancelling the wait cancels nothing else. `timeout` is the longest wait, in seconds; NoAnswer is raised after
+        it. Raises the error that ended the episode, or AskCycle, as `Entity.send`; EntityEnded or InvalidIntent if the
+        intent was refused; Withdrawn; RuntimeClosed; ValueError for a negative timeout.
+        """
+        if timeout is not None:
+            check_timeout(timeout)
+        if timeout is None or await self._read_state() not in ("waiting", "working"):
+            return await self._wait_for_episode()
+        with anyio.move_on_after(timeout):
+            return await self._wait_for_episode()
+        raise await self._tree.in_store(partial(NoAnswer, self, timeout))
+
+    async def episode(self, *, timeout: float | None = None) -> Episode[Answer_co]:
+        """Wait for the episode, as `result` does."""
+        return await self.result(timeout=timeout)
+
+    async def _read_state(self) -> MailState:
+        return await self._tree.in_store(lambda: self.state)
+
+    async def _wait_for_episode(self) -> Episode[Answer_co]:
+        tree = self._tree
+        tree.check_open()
+        if not self._intent_key and not await tree.in_store(self._is_lasting):
+            return await self.entity.episode()
+        state = await self._read_state()
+        if state == "refused" and not self._intent_key:  # it is no mail: it was made without an intent
+            await tree.in_store(self.check)
+        is_open = state in ("waiting", "working")
+        try:
+            async with tree.questions.mark_waiting(self.entity_id) if is_open else nullcontext():
+                outcome = await tree.inboxes.wait_for_outcome(self.entity_id, self._intent_key)
+        except CantripError as error:
+            error.entity_id = self.entity_id
+            raise tree.guard.redact_error(error) from error.__cause__
+        return await make_episode(tree, self.entity_id, outcome, begun_with=self._begun_with)
+
+    def _is_lasting(self) -> bool:
+        cell = self._tree.living.get(self.entity_id)
+        return self._tree.loom.header(self.entity_id).lasting if cell is None else cell.plan.lasting
+
+    def events(self, after: str | None = None, *, deltas: bool = False) -> RunEvents:
+        """Return the events of its episode from the beginning, to its end, in whichever process the entity runs.
+
+        With `after`, the `id` of an event, only later ones come. With `deltas` the pieces of answers are among them,
+        while this process runs the entity. It ends without events if the intent is withdrawn or refused. Raises
+        InvalidIntent for a text that is no id; iterating raises LoomError.
+        """
+        position = BEGINNING if after is None else EventId.parse(after)
+        if position is None:
+            raise InvalidIntent(f"events: after: expected the id of an event, got {after!r}")
+        feed = EventFeed(self._tree, self.entity_id, BEGINNING, deltas=deltas)
+        return RunEvents(feed, self._intent_key, self._has_no_episode, position, self._begins)
+
+    async def _begins(self) -> bool:
+        """Wait until its entity is in the loom; return False if it never will be."""
+        return True
+
+    async def _has_no_episode(self) -> bool:
+        return await self._read_state() in ("refused", "withdrawn")
+
+    async def withdraw(self, why: str = "no longer needed", *, by: str = "") -> MailState:
+        """Withdraw the intent if it still waits in the inbox, whichever process runs the entity (C-19).
+
+        Returns the state that the intent has then. "withdrawn": the entity will never see it, and callers that wait for
+        its episode get Withdrawn; its key stays used. Any other state: it was too late, and nothing has changed. Once
+        "withdrawn" has been returned, it is durable. `by` says who withdraws it.
+
+        Raises RuntimeClosed and LoomError.
+        """
+        self._tree.check_open()
+        check_texts(why=why, by=by)
+        await self._tree.inboxes.withdraw(self.entity_id, self._intent_key, why, by)
+        return await self._read_state()
+
+    async def cancel(self, why: str = "cancelled", *, now: bool = False, by: str = "") -> MailState:
+        """Withdraw the intent if it still waits, else interrupt its episode, and no other one, if that is under way.
+
+        Returns the state that `withdraw` returned: "withdrawn", or "working" if the episode is interrupted. `now` as
+        for `Entity.interrupt`. Raises as `withdraw`, and InboxFull.
+        """
+        state = await self.withdraw(why, by=by)
+        if state == "working":
+            inboxes = self._tree.inboxes
+            find = partial(inboxes.make_interrupt, self.entity_id, self._intent_key, why, now=now, sender=by)
+            mail = await self._tree.in_store(find)
+            if mail is not None:
+                with suppress(EntityEnded):
+                    await inboxes.post(mail)
+        return state
+
+    # Continuing
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether `continue_with` sends a further intent to its entity; otherwise it forks.
+
+        It sends if the entity is long-lived, has not ended, and has done nothing since. It reads the loom in the
+        calling thread: see `Runtime.read`. Raises UnfinishedWork while the episode has not ended.
+        """
+        loom, last_turn = self._make_loom(), self._find_last_turn()
+        if not loom.header(self.entity_id).lasting or loom.is_over(self.entity_id):
+            return False
+        newest = get_outcome(fold_entity(loom, self.entity_id), loom.usage_below(self.entity_id))
+        return newest is not None and newest.last_turn == last_turn
+
+    def _find_last_turn(self) -> str:
+        outcome = self.find_outcome()
+        if outcome is None or outcome.last_turn is None:
+            raise UnfinishedWork(self.id)
+        return outcome.last_turn
+
+    async def continue_with(
+        self,
+        intent: Said,
+        *,
+        context: Any = None,
+        cantrip: Cantrip[Answer_co] | None = None,
+        key: str | None = None,
+        by: str = "",
+    ) -> Work[Answer_co]:
+        """Continue from its end: send its entity a further intent, or fork it if it has done something else since.
+
+        `takes_more` says which of the two it is. A fork works with `cantrip`, as `fork_with`; a further intent has no
+        choice. With a `key` a repeated call returns the same work, whatever was sent in between. `context` and `by` are
+        as for `Entity.send`. Raises UnfinishedWork while the episode has not ended, else as `Entity.post` and
+        `fork_with`.
+        """
+        if await self._tree.in_store(partial(self._sends, key)):
+            return await self.entity.post(intent, context=context, key=key, by=by)
+        return await self.fork_with(intent, context=context, cantrip=cantrip, key=key, by=by)
+
+    def _sends(self, key: str | None) -> bool:
+        """Return whether `continue_with` sends; a repeated call does what the first one did."""
+        tree = self._tree
+        if key is not None:
+            check_name("key", key)
+            if Work(tree, self.entity_id, key).is_known:
+                return True
+            if tree.loom.has_begun(tree.scheduler.casts.make_id(key, tree.loom.header(self.entity_id).tenant)):
+                return False
+        return self.takes_more
+
+    async def fork_with(
+        self,
+        intent: Said,
+        *,
+        context: Any = None,
+        cantrip: Cantrip[Answer_co] | None = None,
+        crystal: Crystal | str | None = None,
+        key: str | None = None,
+        by: str = "",
+    ) -> Work[Answer_co]:
+        """Continue from its last turn with a new entity, which is long-lived if the old one is; the old one stays.
+
+        The arguments are as for `Runtime.start_fork`. Raises UnfinishedWork while the episode has not ended, else as
+        `Runtime.start_fork`.
+        """
+        turn = await self._tree.in_store(self._find_last_turn)
+        lasting = await self._tree.in_store(self._is_lasting)
+        casts = self._tree.scheduler.casts
+        entity = await casts.fork(
+            self._make_loom(), turn, intent, crystal, cantrip, context, key, by, None, lasting=lasting
+        )
+        return entity.work  # type: ignore[no-any-return]  # the scheduler, which has `casts`, knows no handles
+
+    def check(self) -> None:
+        """Raise LoomError if no such intent was posted, or its key has expired."""
+        row = self._tree.store.find_mail(self.entity_id, self.key)
+        if row is not None and row.lane == CONTROL:
+            raise LoomError(
+                f"receipt: expected the key of an intent, but {self.key!r} is that of a control message, which has no "
+                "episode and cannot be withdrawn: runtime.has_mail(entity, key) says whether it was posted"
+            )
+        if not self.is_known:
+            raise LoomError(
+                f"no intent with key {self.key!r} is known for entity {self.entity_id}: it was not posted, or refused "
+                "so long ago that its key is not kept any more"
+            )
+
+    def __repr__(self) -> str:
+        return f"<Work {self.id}: {self.state}>"
+
+
+Receipt = Work
+"""A `Work` as the receipt of an intent that was posted."""
