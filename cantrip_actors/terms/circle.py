@@ -323,7 +323,7 @@ def _check_limited(wards: Wards, gates: Sequence[Gate], unlisted: Sequence[ToolS
         if gate is None and not any(server.owns(limit.gate) for server in unlisted):
             nearest = suggest_nearest(limit.gate, [gate.name for gate in gates])
             raise InvalidCantrip(f'max_calls: "{limit.gate}": expected the name of a gate of this circle: {nearest}')
-        if gate is not None and gate.kind != "function":
+        if gate is not None and gate.kind not in ("function", "deferred"):
             raise InvalidCantrip(
                 f'max_calls: "{limit.gate}" has no function whose calls are counted: max_children limits children, '
                 "max_gate_calls all calls of a turn, and a step of wrap refuses a call"

@@ -128,6 +128,25 @@ async def test_the_next_day_has_its_own_calls() -> None:
             await anyio.sleep(24 * 3600)
 
 
+async def test_deferred_calls_count_and_a_result_that_was_delivered_is_never_refused() -> None:
+    @gate(deferred=True)
+    def ship() -> str:
+        """Ship it."""
+
+    steps = [say(("ship", {})), say(("ship", {})), done("ok")]
+    circle = Circle(["done", ship], [max_turns(5), max_calls("ship", 1)])
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(Cantrip(scripted(steps), circle=circle), "go")
+        while not (requests := await runtime.list_requests()).items:
+            await anyio.sleep(1)
+        await runtime.deliver(requests.items[0].id, "sent")
+        episode = await entity.episode()
+    first, second = (turn.gate_calls[0] for turn in episode.thread[:2])
+    assert (first.result, first.is_error) == ("sent", False)
+    assert second.is_error
+    assert "its calls are used up" in second.result
+
+
 async def test_a_program_over_the_limit_gets_an_error() -> None:
     shop = Shop()
     code = "for _ in range(3):\n    try:\n        pay()\n    except Exception as error:\n        print(error)"
