@@ -305,10 +305,12 @@ def _find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody) ->
     if refused is None and wanted is not None and wanted.type != "text":
         cantrip, form = _ask_for_form(cantrip, wanted)
         refused = name if form is None else None
+        if form is not None:
+            form = replace(form, format=wanted.model_dump(by_alias=True, exclude_none=True))
     tools: dict[str, Gate] = {}
     if refused is None and body.tools and body.tool_choice != "none":
-        cantrip, tool_form, tools = _add_tools(cantrip, body, has_form=form is not None)
-        form, refused = form or tool_form, None if tools or tool_form is not None else "tools"
+        cantrip, tool_form, tools = _add_tools(cantrip, body, form)
+        form, refused = tool_form or form, None if tools or tool_form is not None else "tools"
     if refused is not None:
         raise Problem(
             400,
@@ -337,9 +339,11 @@ def _ask_for_form(
 
 
 def _add_tools(
-    cantrip: Cantrip | None, body: models.ChatBody | models.ResponseBody, *, has_form: bool
+    cantrip: Cantrip | None, body: models.ChatBody | models.ResponseBody, form: AnswerForm | None
 ) -> tuple[Cantrip | None, AnswerForm | None, dict[str, Gate]]:
-    """Return a cantrip with a client's tools. A single tool that it has to call is the form of its answer instead."""
+    """Return a cantrip with a client's tools. A single tool that it has to call is the form of its answer instead,
+    unless the client asks for another form, too.
+    """
     if cantrip is None:
         return None, None, {}
     choice, listed = body.tool_choice, list(body.tools or ())
@@ -349,11 +353,12 @@ def _add_tools(
         text = f"tool_choice: expected auto, none, required, or one of the functions in tools, got {choice!r}"
         raise Problem(400, "invalid", text, param="tool_choice")
     chosen = gates.get(asked) if asked else next(iter(gates.values())) if len(gates) == 1 else None
-    if chosen is not None and not has_form and (asked or choice == "required"):
+    is_form = chosen is not None and (form is None or form.schema.node == chosen.parameters)
+    if chosen is not None and is_form and (asked or choice == "required"):
         wanted = models.AnswerFormat.model_validate({"type": "json_schema", "schema": dict(chosen.parameters)})
-        typed, form = _ask_for_form(cantrip, wanted, ClientTool(chosen.name, is_named=choice != "required"))
-        if form is not None:
-            return typed, form, {}
+        typed, tool_form = _ask_for_form(cantrip, wanted, ClientTool(chosen.name, is_named=choice != "required"))
+        if tool_form is not None:
+            return typed, tool_form, {}
     return add_tools(cantrip, gates, must_call=choice == "required" or asked is not None), None, gates
 
 
@@ -592,12 +597,13 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
             return stream_run(call, run, response_encoder, stack.pop_all().close)
     if body.background:
         run.outputs.close()
-        return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=body.previous_response_id))
+        previous = body.previous_response_id
+        return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=previous, form=form))
     ended = await _find_rest(call, run)
     if ended is None:
         return JsonAnswer(status=499)
     if isinstance(ended, Rest):
-        return JsonAnswer(response_calls(id, body.model, created, ended, body.previous_response_id))
+        return JsonAnswer(response_calls(id, body.model, created, ended, body.previous_response_id, form))
     outcome = apply_form(form, ended)
     shown = _build_response(id, body.model, created, outcome, body.previous_response_id, form)
     return JsonAnswer(call.redact_for_token(shown))
@@ -643,7 +649,7 @@ def _build_response(
 ) -> dict[str, Any]:
     text = answer_text(outcome)
     output = [] if text is None else [answer_item(id, text, form)]
-    return response_object(id, model, created, response_status(outcome), output, outcome, previous)
+    return response_object(id, model, created, response_status(outcome), output, outcome, previous, form)
 
 
 async def get_response(call: HttpCall) -> JsonAnswer:
