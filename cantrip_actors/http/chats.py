@@ -29,7 +29,6 @@ from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
 from cantrip_actors.http.table import BASE, ApiRoute
 from cantrip_actors.http.ui_messages import UiMessages
-from cantrip_actors.machine.project import list_intents
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.stream.events import (
     EntityEndedEvent,
@@ -287,8 +286,7 @@ async def _get_newest_intent(call: HttpCall, entity: Entity) -> Receipt:
     """Return the work on the newest intent of an entity."""
 
     def look() -> Receipt:
-        records = call.runtime.loom.records(entity.id)
-        intents = list_intents(records)
+        intents = call.runtime.loom.intents(entity.id)
         if not intents:
             raise Problem(404, "unknown-entity", "this chat has no message yet")
         return call.runtime.receipt(entity, intents[-1].key or "")

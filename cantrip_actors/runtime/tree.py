@@ -28,7 +28,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -105,6 +105,15 @@ allow_interrupts(await_user_code)
 allow_interrupts(call_user_code)
 
 
+class _ProcessKeys(NamedTuple):
+    """The secrets of a process."""
+
+    snapshots: bytes | None
+    """Seals the snapshots of sandboxes; None for the key of the store."""
+    own: bytes
+    """Is the process's alone, for a store without a key."""
+
+
 class Tree(Core):
     """The tree of one runtime. `Runtime` documents the arguments; `make_casts` returns what begins due entities."""
 
@@ -133,8 +142,7 @@ class Tree(Core):
         )
         self._node = node
         self._webhooks = webhooks
-        self._snapshot_key = snapshot_key
-        self._own_key = secrets.token_bytes(32)
+        self._keys = _ProcessKeys(snapshot_key, secrets.token_bytes(32))
         self.watchers = Watchers()
         self.bus = Bus(self.watchers)
         self._url = url
@@ -168,7 +176,7 @@ class Tree(Core):
         """Return the snapshots of sandboxes; None if they are not stored, because they cannot be redacted."""
         if self.guard.at_rest:
             return None
-        return Snapshots(lambda: self._snapshot_key or self.store.key(), self._read_snapshot)
+        return Snapshots(lambda: self._keys.snapshots or self.store.key(), self._read_snapshot)
 
     def _report_progress(self, call: GateCall, text: str) -> None:
         """Report a tool's progress to readers of streamed events."""
@@ -194,7 +202,7 @@ class Tree(Core):
 
     def derive_key(self, purpose: str) -> bytes:
         """Return a key derived from the key that seals snapshots; without one, from a key of this process."""
-        secret = self._snapshot_key or self.store.key() or self._own_key
+        secret = self._keys.snapshots or self.store.key() or self._keys.own
         return hmac.digest(secret, purpose.encode(), "sha256")
 
     def _read_snapshot(self, digest: str) -> Blob | None:
@@ -275,7 +283,7 @@ class Tree(Core):
         if why:
             raise LoomError(f'node "{node.name}" cannot join the loom: {why}')
         coded = [one.name or one.id for one in self.cantrips.given if one.circle.medium != "tools"]
-        if coded and self._snapshot_key is None and store.expires and not self.guard.at_rest:
+        if coded and self._keys.snapshots is None and store.expires and not self.guard.at_rest:
             raise LoomError(
                 f'node "{node.name}" cannot join the loom: cantrip {coded[0]} has a code circle, and its snapshots '
                 "need a key that all nodes have: give the same snapshot_key to each Runtime.open"
@@ -395,7 +403,7 @@ class Tree(Core):
             return []
         from cantrip_actors.runtime.events.webhook_sender import WebhooksActor  # it imports an HTTP client
 
-        return [ChildSpec("webhooks", lambda: WebhooksActor(self, self.bus, self._webhooks))]
+        return [ChildSpec("webhooks", lambda: WebhooksActor(self, self.bus, self.derive_key, self._webhooks))]
 
     def _make_retention_specs(self, store: Store) -> list[ChildSpec[Any]]:
         rules = self.limits.retention

@@ -28,6 +28,7 @@ from cantrip_actors import (
     ToolCall,
     Usage,
 )
+from cantrip_actors.circle.gates.skills import FolderOfSkills
 from cantrip_actors.gates import standard
 from cantrip_actors.terms.gate import _standard as registered
 from cantrip_actors.wards import max_depth, max_turns
@@ -97,6 +98,7 @@ class Answering:
 
 def answer(first: object, medium: str, root: str) -> Cantrip:
     injected: dict[str, dict[str, object]] = {"post": {"to": ["*"]}, "ask": {"to": ["*"]}, "question": {"expires": 5}}
+    injected["skill"] = {"skills": FolderOfSkills(Path(__file__).parent / "skills")}
     gates = [
         standard(name).with_(**injected.get(name, {"root": root} if "root" in standard(name).injected else {}))
         for name in GATES

@@ -234,6 +234,7 @@ ELSEWHERE = {
         "events",
         "watch",
         "decide",
+        "deliver",
         "schedule",
         "cast",
         "start",
@@ -327,6 +328,8 @@ def test_the_matrix_of_these_tests_has_every_public_method() -> None:
 async def test_a_request_is_decided_by_its_own_tenant_only(world: World) -> None:
     with pytest.raises(UnknownRequest):
         await world.other.decide(world.request.id, "allow", by="eve")
+    with pytest.raises(UnknownRequest):
+        await world.other.deliver(world.request.id, "paid 3")
     assert [one.id for one in world.acme.requests()] == [world.request.id]
     await world.acme.decide(world.request.id, "allow", by="ann")
     assert (await world.acme.find(world.request.entity or "").episode()).result == "paid 3"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -36,7 +36,7 @@ from cantrip_actors.terms.webhook import Webhook, WebhookKind
 from supervisors import Actor
 
 if TYPE_CHECKING:
-    from cantrip_actors.runtime.tree import Tree
+    from cantrip_actors.runtime.loom.core import Core
 
 PREFIX: Final = "webhook "
 """Begins the names of the accounts of webhooks."""
@@ -75,15 +75,16 @@ class WebhooksActor(Actor):
 
     has_tasks = True
 
-    def __init__(self, tree: Tree, bus: Bus, webhooks: Sequence[Webhook]) -> None:
-        self._tree = tree
+    def __init__(self, core: Core, bus: Bus, derive_key: Callable[[str], bytes], webhooks: Sequence[Webhook]) -> None:
+        self._core = core
         self._bus = bus
+        self._derive_key = derive_key
         self._webhooks = webhooks
 
     async def init(self) -> None:
         """Start to send."""
         for webhook in self._webhooks:
-            self.tasks.start_soon(_Sender(self._tree, self._bus, webhook).run)
+            self.tasks.start_soon(_Sender(self._core, self._bus, self._derive_key, webhook).run)
 
 
 class _LeaseLost(Exception):
@@ -93,9 +94,10 @@ class _LeaseLost(Exception):
 class _Sender:
     """Sends the messages of one webhook, as long as this process holds its lease."""
 
-    def __init__(self, tree: Tree, bus: Bus, webhook: Webhook) -> None:
-        self._tree = tree
+    def __init__(self, core: Core, bus: Bus, derive_key: Callable[[str], bytes], webhook: Webhook) -> None:
+        self._core = core
         self._bus = bus
+        self._derive_key = derive_key
         self._webhook = webhook
         self._holder = secrets.token_hex(8)
         self._renew_at = -math.inf
@@ -122,9 +124,9 @@ class _Sender:
     async def _send_while_held(self) -> bool:
         """Send what is due, and wait for more; return True once the receiver is gone. Raises _LeaseLost."""
         news = self._bus.subscribe()
-        log = LoomLog(self._tree.loom, await self._change(None))
+        log = LoomLog(self._core.loom, await self._change(None))
         while True:
-            events, has_more = await self._tree.in_store(log.read)
+            events, has_more = await self._core.in_store(log.read)
             for found in events:
                 kind = find_kind(found.event, self._webhook.events)
                 if kind is not None:
@@ -139,7 +141,7 @@ class _Sender:
 
     async def _deliver(self, found: LoomEvent, kind: WebhookKind) -> bool:
         """Send a message until it is accepted; return False if the receiver is gone."""
-        payload = self._tree.guard.redactor.value(build_payload(kind, found.event))
+        payload = self._core.guard.redactor.value(build_payload(kind, found.event))
         payload["data"].update(self._make_link(found.event))
         id = f"{found.event.entity_id}_{found.event.id.replace('.', '_')}"
         pause, began = 1.0, anyio.current_time()
@@ -158,13 +160,13 @@ class _Sender:
         """Return the link of a request for an approval, if this webhook has links."""
         if not (self._webhook.links and isinstance(event, RequestedEvent)) or event.is_question:
             return {}
-        expires = int(self._tree.read_time_of_day() + self._webhook.links_last)
-        token = make_link_token(self._tree.derive_key(PURPOSE), event.request_id, expires)
+        expires = int(self._core.read_time_of_day() + self._webhook.links_last)
+        token = make_link_token(self._derive_key(PURPOSE), event.request_id, expires)
         return {"link": f"{self._webhook.links.rstrip('/')}{PATH}{token}"}
 
     async def _post(self, id: str, body: bytes) -> int | GateError | None:
         """Send a message once; return None if it was accepted, else the status or the error."""
-        timestamp = int(self._tree.read_time_of_day())
+        timestamp = int(self._core.read_time_of_day())
         headers = {
             "content-type": "application/json",
             "webhook-id": id,
@@ -187,11 +189,11 @@ class _Sender:
 
     def _choose_interval(self) -> float | None:
         """Return the seconds after which the loom is read without an event, if other processes may write it."""
-        return POLL_INTERVAL if self._tree.store.shared else None
+        return POLL_INTERVAL if self._core.store.shared else None
 
     async def _renew(self, position: EventId | None) -> None:
         """Renew the lease, if another process could claim it otherwise."""
-        if self._tree.store.shared and anyio.current_time() >= self._renew_at:
+        if self._core.store.shared and anyio.current_time() >= self._renew_at:
             await self._change(position)
 
     async def _change(self, position: EventId | None, lasts: float = LEASE) -> EventId:
@@ -199,10 +201,10 @@ class _Sender:
 
         A webhook that is new to the loom begins at the loom's end.
         """
-        begin = EventId(await self._tree.in_store(self._tree.loom.last_number), END_OF_RECORD)
+        begin = EventId(await self._core.in_store(self._core.loom.last_number), END_OF_RECORD)
         change = partial(_change_account, holder=self._holder, position=position, begin=begin, lasts=lasts)
         name, now = PREFIX + self._webhook.name, anyio.current_time()
-        stored = await self._tree.in_store(partial(self._tree.store.change_account, name, change, now))
+        stored = await self._core.in_store(partial(self._core.store.change_account, name, change, now))
         if stored is None:
             raise _LeaseLost
         self._renew_at = now + RENEWAL
