@@ -219,7 +219,7 @@ def _read_results(messages: list[dict[str, Any]], param: str) -> dict[str, Any]:
         id = message.get("call_id" if is_item else "tool_call_id")
         if not isinstance(id, str):
             raise Problem(400, "invalid", f"{param}: expected the id of the call with its result", param=param)
-        if id.startswith((f"{CALL}chatcmpl-", f"{CALL}{ID}")):
+        if id.startswith((f"{CALL}chatcmpl-", f"{CALL}{ID}", "toolu_")):
             continue
         texts, shown = _read_parts(message.get("output" if is_item else "content"), param)
         results[id] = [*texts, *shown] if shown else "\n".join(texts)
@@ -284,8 +284,10 @@ class _Target(NamedTuple):
     """Whether the cantrip is another one than that which is offered."""
 
 
-def _find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody) -> _Target:
-    """Return what a body names as its model.
+def find_target(
+    call: HttpCall, body: models.ChatBody | models.ResponseBody, form_name: str = "response_format"
+) -> _Target:
+    """Return what a body names as its model; `form_name` is the parameter of the form of answer in a dialect.
 
     Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
     """
@@ -296,7 +298,7 @@ def _find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody) ->
         refused = "n"
     name, wanted = "text", None
     if isinstance(body, models.ChatBody):
-        name, wanted = "response_format", body.response_format
+        name, wanted = form_name, body.response_format
         if refused is None and set(body.modalities or ()) - {"text"}:
             refused = "modalities"
     elif body.text is not None:
@@ -440,13 +442,7 @@ async def _leave(call: HttpCall, run: _Run) -> None:
                 await hang_up(call, run.work)
 
 
-async def find_run_outcome(call: HttpCall, run: _Run) -> Outcome | None:
-    """Wait for an episode; return None if the client hung up. Raises the error that ended it."""
-    ended = await _find_rest(call, run)
-    return None if isinstance(ended, Rest) else ended
-
-
-async def _find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
+async def find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
     """Wait for an episode, or for its calls for the client; return None if the client hung up.
 
     Raises the error that ended it.
@@ -456,7 +452,7 @@ async def _find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
     return reached if reached is None or reached.calls else await run.outcome(call)
 
 
-async def _continue_calls(call: HttpCall, target: _Target, chat_input: _Asked, param: str) -> _Run:
+async def continue_calls(call: HttpCall, target: _Target, chat_input: _Asked, param: str) -> _Run:
     """Continue an entity with the results of its calls, which the client has carried out."""
     check_scope(call.token, "cast")
     entity, key = await call.read(partial(check_results, call, chat_input.results, param))
@@ -518,7 +514,7 @@ async def _follow_events(
         problem = problem_of(failed[0]) if failed else None
         if problem is None:
             try:
-                if resting[0].calls and isinstance(encoder, ChatEncoder | ResponseEncoder):
+                if resting[0].calls:
                     yield b"".join(encoder.rest(resting[0]))
                 else:
                     outcome = apply_form(encoder.form, await run.outcome(call))
@@ -541,25 +537,25 @@ async def _follow_events(
 async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.ChatBody = call.body
-    target = _find_target(call, body)
+    target = find_target(call, body)
     cantrip, form = target.cantrip, target.form
     chat_input = parse_messages(call, body.messages, "messages")
     created = int(time.time())
     with reserve_stream(call, is_stream=body.stream) as stack:
         if chat_input.results:
-            run = await _continue_calls(call, target, chat_input, "messages")
+            run = await continue_calls(call, target, chat_input, "messages")
         elif cantrip is None:
             run = await send_to_named(call, body.model, chat_input.intent)
         else:
             start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
             run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
         run = run._replace(tools=target.tools or run.tools)
-        id = f"chatcmpl-{_name_run(run)}"
+        id = f"chatcmpl-{name_run(run)}"
         if body.stream:
             with_usage = bool((body.stream_options or {}).get("include_usage"))
             encoder = ChatEncoder(id, body.model, created, with_usage=with_usage, form=form)
             return stream_run(call, run, encoder, stack.pop_all().close)
-    ended = await _find_rest(call, run)
+    ended = await find_rest(call, run)
     if ended is None:
         return JsonAnswer(status=499)
     if isinstance(ended, Rest):
@@ -568,7 +564,7 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     return JsonAnswer(call.redact_for_token(shown))
 
 
-def _name_run(run: _Run) -> str:
+def name_run(run: _Run) -> str:
     """Return the id of an answer: that of the work, and of the results that it continues with."""
     return f"{run.work.id}{ROUND}{make_round_key(run.results)}" if run.results else run.work.id
 
@@ -579,7 +575,7 @@ def _name_run(run: _Run) -> str:
 async def create_response(call: HttpCall) -> JsonAnswer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
     body: models.ResponseBody = call.body
-    target = _find_target(call, body)
+    target = find_target(call, body)
     form = target.form
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
     if body.instructions:
@@ -587,11 +583,11 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     chat_input = parse_messages(call, messages, "input")
     with reserve_stream(call, is_stream=body.stream) as stack:
         if chat_input.results:
-            run = await _continue_calls(call, target, chat_input, "input")
+            run = await continue_calls(call, target, chat_input, "input")
         else:
             run = await _continue(call, body, target, chat_input)
         run = run._replace(tools=target.tools or run.tools)
-        id, created = ID + _name_run(run), int(time.time())
+        id, created = ID + name_run(run), int(time.time())
         if body.stream:
             response_encoder = ResponseEncoder(id, body.model, created, body.previous_response_id, form)
             return stream_run(call, run, response_encoder, stack.pop_all().close)
@@ -599,7 +595,7 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
         run.outputs.close()
         previous = body.previous_response_id
         return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=previous, form=form))
-    ended = await _find_rest(call, run)
+    ended = await find_rest(call, run)
     if ended is None:
         return JsonAnswer(status=499)
     if isinstance(ended, Rest):

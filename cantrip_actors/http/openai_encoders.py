@@ -29,6 +29,9 @@ class EpisodeEncoder(Protocol):
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield an output."""
 
+    def rest(self, rest: Rest) -> Iterator[bytes]:
+        """Yield the end of an answer with calls that the client is to carry out."""
+
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the end."""
 

@@ -128,7 +128,12 @@ trial("anthropic (JS)", "own form", async () => {
 trial("anthropic (JS)", "client tools", async () => {
   const tools = [{ name: "temperature", input_schema: z.toJSONSchema(City) }];
   const messages = [{ role: "user", content: "call temperature Oslo" }];
-  assert.equal((await anthropic.messages.create({ ...prompt, messages, tools })).stop_reason, "tool_use");
+  const message = await anthropic.messages.create({ ...prompt, messages, tools });
+  assert.equal(message.stop_reason, "tool_use");
+  const content = [{ type: "tool_result", tool_use_id: message.content.at(-1).id, content: [{ type: "text", text: "3" }] }];
+  messages.push({ role: "assistant", content: message.content }, { role: "user", content });
+  const { content: answer } = await anthropic.messages.stream({ ...prompt, messages, tools }).finalMessage();
+  assert.equal(answer[0].text, "It said: 3");
 });
 
 trial("anthropic (JS)", "models", async () => {

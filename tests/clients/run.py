@@ -230,9 +230,24 @@ def anthropic_any_form() -> None:
 
 @trial("anthropic (Python)", "client tools")
 def anthropic_client_tools() -> None:
-    tool = {"name": "temperature", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
-    asked = {**SAID, "messages": [{"role": "user", "content": "call temperature Oslo"}]}
-    same(ANTHROPIC.messages.create(**asked, tools=[tool]).stop_reason, "tool_use")
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tools: Any = [{"name": "temperature", "description": "The temperature.", "input_schema": parameters}]
+    messages: list[Any] = [{"role": "user", "content": "call temperature Oslo Rome"}]
+    asked: Any = {**SAID, "messages": messages, "tools": tools}
+    with ANTHROPIC.messages.stream(**asked) as stream:
+        streamed = stream.get_final_message()
+    for message in (ANTHROPIC.messages.create(**asked), streamed):
+        same((message.stop_reason, text_of(message)), ("tool_use", "I call."))
+        calls = [block for block in message.content if block.type == "tool_use"]
+        same([call.input for call in calls], [{"city": "Oslo"}, {"city": "Rome"}])
+        results = [
+            {"type": "tool_result", "tool_use_id": call.id, "content": text}
+            for call, text in zip(calls, ("3", "20"), strict=True)
+        ]
+        more = [*messages, {"role": "assistant", "content": message.content}, {"role": "user", "content": results}]
+        same(text_of(ANTHROPIC.messages.create(**{**asked, "messages": more})), "It said: 20")
+        with ANTHROPIC.messages.stream(**{**asked, "messages": more}) as stream:
+            same(text_of(stream.get_final_message()), "It said: 20")
 
 
 @trial("anthropic (Python)", "models")
