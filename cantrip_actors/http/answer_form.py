@@ -41,12 +41,16 @@ class ClientTool:
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """A client's schema, and that of the answers of a cantrip. `wrap` is the member that holds an answer, if any."""
+    """A client's schema, and that of the answers of a cantrip. `wrap` is the member that holds an answer, if any.
+
+    `format` is what the client wrote, which a response repeats.
+    """
 
     schema: _Part
     own: _Part
     wrap: str | None
     tool: ClientTool | None = None
+    format: Mapping[str, Any] | None = None
 
     def apply(self, result: Any) -> Any:
         """Return an answer in this form. Raises ValueError for one that is not of the cantrip's own form."""

@@ -13,15 +13,18 @@ from typing import Any, Final
 import orjson
 from starlette.responses import Response
 
-from cantrip_actors import Cantrip
 from cantrip_actors.http import anthropic_models as models
-from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form
+from cantrip_actors.http.answer_form import AnswerForm
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
 from cantrip_actors.http.entities import begin_work, find_cantrip
+from cantrip_actors.http.episode_tools import Rest
 from cantrip_actors.http.openai import (
     ENTITY,
     apply_form,
-    find_run_outcome,
+    continue_calls,
+    find_rest,
+    find_target,
+    name_run,
     parse_messages,
     reserve_stream,
     send_to_named,
@@ -29,13 +32,13 @@ from cantrip_actors.http.openai import (
     stream_run,
 )
 from cantrip_actors.http.openai_encoders import answer_text
-from cantrip_actors.http.openai_models import AnyQuery, Opaque
+from cantrip_actors.http.openai_models import AnswerFormat, AnyQuery, ChatBody, Opaque
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sse import encode_event
 from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.observe import Output
 from cantrip_actors.observe.segments import Piece, Segments
-from cantrip_actors.terms.messages import Usage
+from cantrip_actors.terms.messages import Usage, as_text
 from cantrip_actors.terms.outcome import Outcome
 
 CHARACTERS_OF_A_TOKEN: Final = 4
@@ -73,8 +76,20 @@ def _make_error(kind: str, message: str) -> dict[str, Any]:
 
 def _read_messages(body: models.CountTokensBody) -> list[dict[str, Any]]:
     """Return the messages of a body, the system prompt first, as those of a chat completion. Raises Problem 400."""
-    messages = [{"role": message.role, "content": _read_content(message.content)} for message in body.messages]
+    messages = [part for message in body.messages for part in _split_message(message)]
     return [{"role": "system", "content": _read_content(body.system)}, *messages] if body.system else messages
+
+
+def _split_message(message: models.AnthropicMessage) -> Iterator[dict[str, Any]]:
+    """Yield the results of tools as messages of their own, and the rest."""
+    content = message.content
+    results = [] if isinstance(content, str) else [block for block in content if block.get("type") == "tool_result"]
+    for block in results:
+        id, result = block.get("tool_use_id"), block.get("content") or ""
+        yield {"role": "tool", "tool_call_id": id, "content": _read_content(result)}
+    left = content if isinstance(content, str) else [block for block in content if block not in results]
+    if left or not results:
+        yield {"role": message.role, "content": _read_content(left)}
 
 
 def _read_content(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
@@ -93,8 +108,8 @@ def _read_block(block: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(source, dict) and source.get("type") == "text":
             return {"type": "text", "text": source.get("data")}
         return {"type": "file", "file": {"file_data": _read_source(block), "filename": block.get("title")}}
-    if kind in ("thinking", "redacted_thinking"):
-        return {"type": "text", "text": ""}  # it is for the model that wrote it
+    if kind in ("thinking", "redacted_thinking", "tool_use"):
+        return {"type": "text", "text": ""}  # the entity that wrote it has it
     raise Problem(
         400, "unsupported_value", f"messages: expected texts, images and documents, got {kind!s:.50}", param="messages"
     )
@@ -111,32 +126,38 @@ def _read_source(block: Mapping[str, Any]) -> str:
     raise Problem(400, "unsupported_value", detail, param="messages")
 
 
-def _find_answer_form(cantrip: Cantrip | None, body: models.MessagesBody) -> AnswerForm | None:
-    """Return the form of answer that a body asks for. Raises Problem 400 for what would change the answer otherwise."""
+def _read_body(body: models.MessagesBody) -> ChatBody:
+    """Return a body as that of a chat completion. Raises Problem 400 for what would change the answer otherwise."""
     refused = next((name for name in ("mcp_servers", "container") if getattr(body, name)), None)
-    wanted = None if body.output_config is None else body.output_config.format
-    form = None
-    if refused is None and wanted is not None:
-        form = find_form(cantrip, wanted.schema_)
-        refused = "output_config" if form is None else None
-    choice = body.tool_choice or {}
-    if refused is None and body.tools and choice.get("type") != "none":
-        form = _find_tool_form(cantrip, body.tools, choice) if form is None else None
-        refused = "tools" if form is None else None
     if refused is not None:
         detail = f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own"
         raise Problem(400, "unsupported_parameter", detail, param=refused)
-    return form
+    form = None if body.output_config is None else body.output_config.format
+    return ChatBody(
+        model=body.model,
+        messages=_read_messages(body),
+        tools=None if body.tools is None else [_read_tool(tool) for tool in body.tools],
+        tool_choice=_read_choice(body.tool_choice or {}),
+        response_format=None if form is None else AnswerFormat(type=form.type, schema=form.schema_),
+    )
 
 
-def _find_tool_form(
-    cantrip: Cantrip | None, tools: list[dict[str, Any]], choice: Mapping[str, Any]
-) -> AnswerForm | None:
-    is_named = choice.get("type") == "tool"
-    chosen = [tool for tool in tools if tool.get("name") == choice.get("name")] if is_named else tools
-    if choice.get("type") not in ("tool", "any") or len(chosen) != 1 or not isinstance(chosen[0].get("name"), str):
-        return None
-    return find_form(cantrip, chosen[0].get("input_schema"), ClientTool(chosen[0]["name"], is_named=is_named))
+def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
+    """Return a tool as a function; a tool of another type, which a provider defines, as it is."""
+    if tool.get("type") not in (None, "custom"):
+        return tool
+    function = {
+        "name": tool.get("name"),
+        "description": tool.get("description"),
+        "parameters": tool.get("input_schema"),
+    }
+    return {"type": "function", "function": function}
+
+
+def _read_choice(choice: Mapping[str, Any]) -> Any:
+    if choice.get("type") == "tool":
+        return {"type": "function", "function": {"name": choice.get("name")}}
+    return "required" if choice.get("type") == "any" else choice.get("type")
 
 
 # Answers
@@ -178,6 +199,14 @@ def _make_answer(id: str, outcome: Outcome, form: AnswerForm | None) -> list[dic
     return [{"type": "text", "text": text, "citations": None}] if text else []
 
 
+def _make_calls(rest: Rest) -> list[dict[str, Any]]:
+    """Return the blocks of calls that the client is to carry out."""
+    return [
+        {"type": "tool_use", "id": item.id, "name": item.name, "input": orjson.loads(item.arguments)}
+        for item in rest.calls
+    ]
+
+
 _BLOCKS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
     "message": ("text", "text_delta", {"type": "text", "text": ""}),
     "thinking": ("thinking", "thinking_delta", {"type": "thinking", "thinking": "", "signature": ""}),
@@ -192,6 +221,7 @@ class AnthropicEncoder:
         self.form = form
         self._id, self._model = id, model
         self._segments = Segments()
+        self._blocks = 0
 
     def begin(self) -> Iterator[bytes]:
         """Yield the event that precedes all content."""
@@ -203,19 +233,36 @@ class AnthropicEncoder:
             for piece in self._segments.add(output):
                 yield from self._add_piece(piece)
 
+    def rest(self, rest: Rest) -> Iterator[bytes]:
+        """Yield the events of calls that the client is to carry out."""
+        if self.form is None:
+            for piece in self._segments.finish(rest.words):
+                yield from self._add_piece(piece)
+        for block in _make_calls(rest):
+            yield from self._call_tool(block)
+        yield from self._finish("tool_use", rest.usage or Usage())
+
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
         if self.form is not None and self.form.tool is not None and outcome.terminated:
             (block,) = _make_answer(self._id, outcome, self.form)
-            yield _encode("content_block_start", index=0, content_block={**block, "input": {}})
-            delta = {"type": "input_json_delta", "partial_json": answer_text(outcome)}
-            yield _encode("content_block_delta", index=0, delta=delta)
-            yield _encode("content_block_stop", index=0)
+            yield from self._call_tool(block)
         else:
             for piece in self._segments.finish(answer_text(outcome)):
                 yield from self._add_piece(piece)
-        delta = {"stop_reason": _find_stop_reason(outcome, self.form), "stop_sequence": None}
-        yield _encode("message_delta", delta=delta, usage=_count_usage(outcome.subtree_usage))
+        yield from self._finish(_find_stop_reason(outcome, self.form), outcome.subtree_usage)
+
+    def _call_tool(self, block: dict[str, Any]) -> Iterator[bytes]:
+        at = self._blocks
+        self._blocks += 1
+        delta = {"type": "input_json_delta", "partial_json": as_text(block["input"])}
+        yield _encode("content_block_start", index=at, content_block={**block, "input": {}})
+        yield _encode("content_block_delta", index=at, delta=delta)
+        yield _encode("content_block_stop", index=at)
+
+    def _finish(self, stop_reason: str, usage: Usage) -> Iterator[bytes]:
+        delta = {"stop_reason": stop_reason, "stop_sequence": None}
+        yield _encode("message_delta", delta=delta, usage=_count_usage(usage))
         yield _encode("message_stop")
 
     def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
@@ -227,6 +274,7 @@ class AnthropicEncoder:
         field, kind, block = _BLOCKS[piece.kind]
         match piece.step:
             case "begin":
+                self._blocks = piece.number + 1
                 yield _encode("content_block_start", index=piece.number, content_block=block)
             case "grow":
                 yield _encode("content_block_delta", index=piece.number, delta={"type": kind, field: piece.text})
@@ -244,22 +292,30 @@ def _encode(kind: str, **data: Any) -> bytes:
 async def create_message(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.MessagesBody = call.body
-    cantrip = None if body.model.startswith(ENTITY) else find_cantrip(call, body.model)
-    form = _find_answer_form(cantrip, body)
-    chat_input = parse_messages(call, _read_messages(body), "messages")
+    chat = _read_body(body)
+    target = find_target(call, chat, "output_config")
+    form = target.form
+    chat_input = parse_messages(call, chat.messages, "messages")
     with reserve_stream(call, is_stream=body.stream) as stack:
-        if cantrip is None:
+        if chat_input.results:
+            run = await continue_calls(call, target, chat_input, "messages")
+        elif target.cantrip is None:
             run = await send_to_named(call, body.model, chat_input.intent)
         else:
-            start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
+            start = partial(call.runtime.start, target.cantrip, chat_input.intent, context=chat_input.context)
             run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
-        id = f"msg_{run.work.id}"
+        run = run._replace(tools=target.tools or run.tools)
+        id = f"msg_{name_run(run)}"
         if body.stream:
             return stream_run(call, run, AnthropicEncoder(id, body.model, form), stack.pop_all().close)
-    outcome = await find_run_outcome(call, run)
-    if outcome is None:
+    ended = await find_rest(call, run)
+    if ended is None:
         return JsonAnswer(status=499)
-    outcome = apply_form(form, outcome)
+    if isinstance(ended, Rest):
+        words = [{"type": "text", "text": ended.words, "citations": None}] if ended.words else []
+        message = _make_message(id, body.model, [*words, *_make_calls(ended)], "tool_use")
+        return JsonAnswer(call.redact_for_token({**message, "usage": _count_usage(ended.usage or Usage())}))
+    outcome = apply_form(form, ended)
     message = _make_message(id, body.model, _make_answer(id, outcome, form), _find_stop_reason(outcome, form))
     return JsonAnswer(call.redact_for_token({**message, "usage": _count_usage(outcome.subtree_usage)}))
 

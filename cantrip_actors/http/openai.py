@@ -219,7 +219,7 @@ def _read_results(messages: list[dict[str, Any]], param: str) -> dict[str, Any]:
         id = message.get("call_id" if is_item else "tool_call_id")
         if not isinstance(id, str):
             raise Problem(400, "invalid", f"{param}: expected the id of the call with its result", param=param)
-        if id.startswith((f"{CALL}chatcmpl-", f"{CALL}{ID}")):
+        if id.startswith((f"{CALL}chatcmpl-", f"{CALL}{ID}", "toolu_")):
             continue
         texts, shown = _read_parts(message.get("output" if is_item else "content"), param)
         results[id] = [*texts, *shown] if shown else "\n".join(texts)
@@ -284,8 +284,10 @@ class _Target(NamedTuple):
     """Whether the cantrip is another one than that which is offered."""
 
 
-def _find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody) -> _Target:
-    """Return what a body names as its model.
+def find_target(
+    call: HttpCall, body: models.ChatBody | models.ResponseBody, form_name: str = "response_format"
+) -> _Target:
+    """Return what a body names as its model; `form_name` is the parameter of the form of answer in a dialect.
 
     Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
     """
@@ -296,7 +298,7 @@ def _find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody) ->
         refused = "n"
     name, wanted = "text", None
     if isinstance(body, models.ChatBody):
-        name, wanted = "response_format", body.response_format
+        name, wanted = form_name, body.response_format
         if refused is None and set(body.modalities or ()) - {"text"}:
             refused = "modalities"
     elif body.text is not None:
@@ -305,10 +307,12 @@ def _find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody) ->
     if refused is None and wanted is not None and wanted.type != "text":
         cantrip, form = _ask_for_form(cantrip, wanted)
         refused = name if form is None else None
+        if form is not None:
+            form = replace(form, format=wanted.model_dump(by_alias=True, exclude_none=True))
     tools: dict[str, Gate] = {}
     if refused is None and body.tools and body.tool_choice != "none":
-        cantrip, tool_form, tools = _add_tools(cantrip, body, has_form=form is not None)
-        form, refused = form or tool_form, None if tools or tool_form is not None else "tools"
+        cantrip, tool_form, tools = _add_tools(cantrip, body, form)
+        form, refused = tool_form or form, None if tools or tool_form is not None else "tools"
     if refused is not None:
         raise Problem(
             400,
@@ -337,9 +341,11 @@ def _ask_for_form(
 
 
 def _add_tools(
-    cantrip: Cantrip | None, body: models.ChatBody | models.ResponseBody, *, has_form: bool
+    cantrip: Cantrip | None, body: models.ChatBody | models.ResponseBody, form: AnswerForm | None
 ) -> tuple[Cantrip | None, AnswerForm | None, dict[str, Gate]]:
-    """Return a cantrip with a client's tools. A single tool that it has to call is the form of its answer instead."""
+    """Return a cantrip with a client's tools. A single tool that it has to call is the form of its answer instead,
+    unless the client asks for another form, too.
+    """
     if cantrip is None:
         return None, None, {}
     choice, listed = body.tool_choice, list(body.tools or ())
@@ -349,11 +355,12 @@ def _add_tools(
         text = f"tool_choice: expected auto, none, required, or one of the functions in tools, got {choice!r}"
         raise Problem(400, "invalid", text, param="tool_choice")
     chosen = gates.get(asked) if asked else next(iter(gates.values())) if len(gates) == 1 else None
-    if chosen is not None and not has_form and (asked or choice == "required"):
+    is_form = chosen is not None and (form is None or form.schema.node == chosen.parameters)
+    if chosen is not None and is_form and (asked or choice == "required"):
         wanted = models.AnswerFormat.model_validate({"type": "json_schema", "schema": dict(chosen.parameters)})
-        typed, form = _ask_for_form(cantrip, wanted, ClientTool(chosen.name, is_named=choice != "required"))
-        if form is not None:
-            return typed, form, {}
+        typed, tool_form = _ask_for_form(cantrip, wanted, ClientTool(chosen.name, is_named=choice != "required"))
+        if tool_form is not None:
+            return typed, tool_form, {}
     return add_tools(cantrip, gates, must_call=choice == "required" or asked is not None), None, gates
 
 
@@ -435,13 +442,7 @@ async def _leave(call: HttpCall, run: _Run) -> None:
                 await hang_up(call, run.work)
 
 
-async def find_run_outcome(call: HttpCall, run: _Run) -> Outcome | None:
-    """Wait for an episode; return None if the client hung up. Raises the error that ended it."""
-    ended = await _find_rest(call, run)
-    return None if isinstance(ended, Rest) else ended
-
-
-async def _find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
+async def find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
     """Wait for an episode, or for its calls for the client; return None if the client hung up.
 
     Raises the error that ended it.
@@ -451,7 +452,7 @@ async def _find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
     return reached if reached is None or reached.calls else await run.outcome(call)
 
 
-async def _continue_calls(call: HttpCall, target: _Target, chat_input: _Asked, param: str) -> _Run:
+async def continue_calls(call: HttpCall, target: _Target, chat_input: _Asked, param: str) -> _Run:
     """Continue an entity with the results of its calls, which the client has carried out."""
     check_scope(call.token, "cast")
     entity, key = await call.read(partial(check_results, call, chat_input.results, param))
@@ -513,7 +514,7 @@ async def _follow_events(
         problem = problem_of(failed[0]) if failed else None
         if problem is None:
             try:
-                if resting[0].calls and isinstance(encoder, ChatEncoder | ResponseEncoder):
+                if resting[0].calls:
                     yield b"".join(encoder.rest(resting[0]))
                 else:
                     outcome = apply_form(encoder.form, await run.outcome(call))
@@ -536,25 +537,25 @@ async def _follow_events(
 async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.ChatBody = call.body
-    target = _find_target(call, body)
+    target = find_target(call, body)
     cantrip, form = target.cantrip, target.form
     chat_input = parse_messages(call, body.messages, "messages")
     created = int(time.time())
     with reserve_stream(call, is_stream=body.stream) as stack:
         if chat_input.results:
-            run = await _continue_calls(call, target, chat_input, "messages")
+            run = await continue_calls(call, target, chat_input, "messages")
         elif cantrip is None:
             run = await send_to_named(call, body.model, chat_input.intent)
         else:
             start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
             run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
         run = run._replace(tools=target.tools or run.tools)
-        id = f"chatcmpl-{_name_run(run)}"
+        id = f"chatcmpl-{name_run(run)}"
         if body.stream:
             with_usage = bool((body.stream_options or {}).get("include_usage"))
             encoder = ChatEncoder(id, body.model, created, with_usage=with_usage, form=form)
             return stream_run(call, run, encoder, stack.pop_all().close)
-    ended = await _find_rest(call, run)
+    ended = await find_rest(call, run)
     if ended is None:
         return JsonAnswer(status=499)
     if isinstance(ended, Rest):
@@ -563,7 +564,7 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     return JsonAnswer(call.redact_for_token(shown))
 
 
-def _name_run(run: _Run) -> str:
+def name_run(run: _Run) -> str:
     """Return the id of an answer: that of the work, and of the results that it continues with."""
     return f"{run.work.id}{ROUND}{make_round_key(run.results)}" if run.results else run.work.id
 
@@ -574,7 +575,7 @@ def _name_run(run: _Run) -> str:
 async def create_response(call: HttpCall) -> JsonAnswer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
     body: models.ResponseBody = call.body
-    target = _find_target(call, body)
+    target = find_target(call, body)
     form = target.form
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
     if body.instructions:
@@ -582,22 +583,23 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     chat_input = parse_messages(call, messages, "input")
     with reserve_stream(call, is_stream=body.stream) as stack:
         if chat_input.results:
-            run = await _continue_calls(call, target, chat_input, "input")
+            run = await continue_calls(call, target, chat_input, "input")
         else:
             run = await _continue(call, body, target, chat_input)
         run = run._replace(tools=target.tools or run.tools)
-        id, created = ID + _name_run(run), int(time.time())
+        id, created = ID + name_run(run), int(time.time())
         if body.stream:
             response_encoder = ResponseEncoder(id, body.model, created, body.previous_response_id, form)
             return stream_run(call, run, response_encoder, stack.pop_all().close)
     if body.background:
         run.outputs.close()
-        return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=body.previous_response_id))
-    ended = await _find_rest(call, run)
+        previous = body.previous_response_id
+        return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=previous, form=form))
+    ended = await find_rest(call, run)
     if ended is None:
         return JsonAnswer(status=499)
     if isinstance(ended, Rest):
-        return JsonAnswer(response_calls(id, body.model, created, ended, body.previous_response_id))
+        return JsonAnswer(response_calls(id, body.model, created, ended, body.previous_response_id, form))
     outcome = apply_form(form, ended)
     shown = _build_response(id, body.model, created, outcome, body.previous_response_id, form)
     return JsonAnswer(call.redact_for_token(shown))
@@ -643,7 +645,7 @@ def _build_response(
 ) -> dict[str, Any]:
     text = answer_text(outcome)
     output = [] if text is None else [answer_item(id, text, form)]
-    return response_object(id, model, created, response_status(outcome), output, outcome, previous)
+    return response_object(id, model, created, response_status(outcome), output, outcome, previous, form)
 
 
 async def get_response(call: HttpCall) -> JsonAnswer:

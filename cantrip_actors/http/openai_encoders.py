@@ -29,6 +29,9 @@ class EpisodeEncoder(Protocol):
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield an output."""
 
+    def rest(self, rest: Rest) -> Iterator[bytes]:
+        """Yield the end of an answer with calls that the client is to carry out."""
+
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the end."""
 
@@ -190,6 +193,7 @@ def response_object(
     output: list[dict[str, Any]],
     outcome: Outcome | None = None,
     previous: str | None = None,
+    form: AnswerForm | None = None,
 ) -> dict[str, Any]:
     """Return a response."""
     error = incomplete = None
@@ -210,6 +214,7 @@ def response_object(
         "metadata": {},
         "parallel_tool_calls": False,
         "previous_response_id": previous,
+        "text": {"format": (form and form.format) or {"type": "text"}},
         "tool_choice": "auto",
         "tools": [],
         "usage": None if outcome is None else response_usage(outcome.subtree_usage),
@@ -231,10 +236,13 @@ def call_items(calls: Iterable[ToolCallItem]) -> list[dict[str, Any]]:
     ]
 
 
-def response_calls(id: str, model: str, created: int, rest: Rest, previous: str | None = None) -> dict[str, Any]:
+def response_calls(
+    id: str, model: str, created: int, rest: Rest, previous: str | None = None, form: AnswerForm | None = None
+) -> dict[str, Any]:
     """Return the response with calls that the client is to carry out."""
     said = [message_item(f"msg_{id}", rest.words)] if rest.words else []
-    shown = response_object(id, model, created, "completed", [*said, *call_items(rest.calls)], previous=previous)
+    items = [*said, *call_items(rest.calls)]
+    shown = response_object(id, model, created, "completed", items, previous=previous, form=form)
     return shown | {"usage": response_usage(rest.usage or NO_USAGE)}
 
 
@@ -325,7 +333,7 @@ class ResponseEncoder:
 
     def _response(self, status: str, outcome: Outcome | None = None) -> dict[str, Any]:
         return response_object(
-            self._id, self._model, self._created, status, list(self._output), outcome, self._previous
+            self._id, self._model, self._created, status, list(self._output), outcome, self._previous, self.form
         )
 
     def _piece(self, piece: Piece) -> Iterator[bytes]:

@@ -12,7 +12,10 @@ from cantrip_actors.http.bodies import Lenient
 class JsonSchema(Lenient):
     """A JSON Schema by its name."""
 
+    name: Any = None
+    description: Any = None
     schema_: Any = Field(default=None, alias="schema")
+    strict: Any = None
 
 
 class AnswerFormat(JsonSchema):

@@ -1,5 +1,7 @@
 """The cantrips that the clients are tried with."""
 
+import json
+import re
 from typing import Any
 
 import anyio
@@ -45,11 +47,38 @@ def done(answer: Invoice) -> None:
     """Finish with the invoice."""
 
 
+RHYME = {"lines": ["A rose", "is a rose"]}
+"""The answer to each schema that has these members."""
+
+
+def write_rhyme(context: Any) -> dict[str, Any] | None:
+    """Return an answer in the form that a client asks for with a schema; None if it asks for none."""
+    for tool in context.tools:
+        schema = tool.parameters["properties"].get("answer", {}) if tool.name == "done" else tool.parameters
+        if "lines" in schema.get("properties", {}) or schema == {"type": "object"}:
+            args = {"answer": RHYME} if tool.name == "done" else RHYME
+            return {"content": "I rhyme.", "tool_calls": [{"gate": tool.name, "args": args}]}
+    is_described = any(
+        re.search(r'"lines\\?"', str(message.content)) for message in context
+    )  # in a prompt of the client
+    return {"content": f"```json\n{json.dumps(RHYME)}\n```"} if is_described else None
+
+
 def answer(context: Any) -> dict[str, Any]:
-    """Do what the first word of the intent says, look at its pictures, or repeat it."""
+    """Do what the newest message asks for."""
     last = context[-1]
     if last.role == "tool":
-        return {"content": f"It said: {last.content}"}
+        return write_rhyme(context) or {"content": f"It said: {last.content}"}
+    if last.content.startswith("call "):  # a tool of the client, for each city
+        _, gate, *cities = last.content.split()
+        return {"content": "I call.", "tool_calls": [{"gate": gate, "args": {"city": city}} for city in cities]}
+    if last.content.startswith("recall"):
+        return {"content": " | ".join(str(message.content) for message in context)}
+    return write_rhyme(context) or answer_words(last)
+
+
+def answer_words(last: Any) -> dict[str, Any]:
+    """Do what the first word of a message says, look at its pictures, or repeat it."""
     intent = last.content
     word, _, rest = intent.partition(" ")
     if last.images:
@@ -66,8 +95,6 @@ def answer(context: Any) -> dict[str, Any]:
         return {"content": "Let me wait.", "tool_calls": [{"gate": "nap", "args": {}}]}
     if word == "break":
         raise CrystalError("it is broken")
-    if word == "recall":
-        return {"content": " | ".join(str(message.content) for message in context)}
     return {"content": f"you said: {intent}", "usage": {"prompt_tokens": 7, "completion_tokens": 3}}
 
 

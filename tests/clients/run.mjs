@@ -7,11 +7,13 @@ import { createOpenAI } from "@ai-sdk/openai";
 import {
   AbstractChat,
   DefaultChatTransport,
+  generateObject,
   generateText,
   lastAssistantMessageIsCompleteWithApprovalResponses,
   lastAssistantMessageIsCompleteWithToolCalls,
   Output,
   stepCountIs,
+  streamObject,
   streamText,
   tool,
 } from "ai";
@@ -30,6 +32,7 @@ const picture =
 const bill = { total: 3, items: ["tea"] };
 const Invoice = z.object({ total: z.number().int(), items: z.array(z.string()) });
 const Rhyme = z.object({ lines: z.array(z.string()) });
+const rose = { lines: ["A rose", "is a rose"] };
 const City = z.object({ city: z.string() });
 
 // openai
@@ -71,7 +74,8 @@ trial("openai (JS)", "own form", async () => {
 
 trial("openai (JS)", "any form", async () => {
   const asked = { model: "assistant", messages: hello, response_format: format(Rhyme) };
-  assert(JSON.parse((await openai.chat.completions.create(asked)).choices[0].message.content).lines);
+  assert.deepEqual(JSON.parse((await openai.chat.completions.create(asked)).choices[0].message.content), rose);
+  assert.deepEqual(JSON.parse(await openai.chat.completions.stream(asked).finalContent()), rose);
 });
 
 trial("openai (JS)", "client tools", async () => {
@@ -82,6 +86,8 @@ trial("openai (JS)", "client tools", async () => {
   const messages = [{ role: "user", content: "call temperature Oslo" }];
   const runner = openai.chat.completions.runTools({ model: "assistant", messages, tools: [call] });
   assert.equal(await runner.finalContent(), "It said: 3");
+  const streaming = openai.chat.completions.runTools({ model: "assistant", messages, tools: [call], stream: true });
+  assert.equal(await streaming.finalContent(), "It said: 3");
 });
 
 trial("openai (JS)", "models", async () => {
@@ -122,7 +128,12 @@ trial("anthropic (JS)", "own form", async () => {
 trial("anthropic (JS)", "client tools", async () => {
   const tools = [{ name: "temperature", input_schema: z.toJSONSchema(City) }];
   const messages = [{ role: "user", content: "call temperature Oslo" }];
-  assert.equal((await anthropic.messages.create({ ...prompt, messages, tools })).stop_reason, "tool_use");
+  const message = await anthropic.messages.create({ ...prompt, messages, tools });
+  assert.equal(message.stop_reason, "tool_use");
+  const content = [{ type: "tool_result", tool_use_id: message.content.at(-1).id, content: [{ type: "text", text: "3" }] }];
+  messages.push({ role: "assistant", content: message.content }, { role: "user", content });
+  const { content: answer } = await anthropic.messages.stream({ ...prompt, messages, tools }).finalMessage();
+  assert.equal(answer[0].text, "It said: 3");
 });
 
 trial("anthropic (JS)", "models", async () => {
@@ -176,16 +187,26 @@ trial("AI SDK", "own form", async () => {
 });
 
 trial("AI SDK", "any form", async () => {
-  const [model] = both("assistant");
-  const { output } = await generateText({ model, prompt: "hi", output: Output.object({ schema: Rhyme }), maxRetries: 0 });
-  assert(output.lines);
+  for (const model of both("assistant")) {
+    const asked = { model, prompt: "hi", maxRetries: 0 };
+    assert.deepEqual((await generateText({ ...asked, output: Output.object({ schema: Rhyme }) })).output, rose);
+    assert.deepEqual((await generateObject({ ...asked, schema: Rhyme })).object, rose);
+    const parts = [];
+    for await (const part of streamObject({ ...asked, schema: Rhyme }).partialObjectStream) parts.push(part);
+    assert.deepEqual(parts.at(-1), rose);
+  }
 });
 
 trial("AI SDK", "client tools", async () => {
   const temperature = tool({ description: "The temperature", inputSchema: City, execute: () => 3 });
   for (const model of both("assistant")) {
     const asked = { model, prompt: "call temperature Oslo", tools: { temperature }, stopWhen: stepCountIs(3), maxRetries: 0 };
+    const parallel = { ...asked, prompt: "call temperature Oslo Rome" };
     assert.equal((await generateText(asked)).text, "It said: 3");
+    assert.equal((await generateText(parallel)).text, "It said: 3");
+    assert.equal((await streamText(parallel).steps).at(-1).text, "It said: 3");
+    const typed = { ...asked, output: Output.object({ schema: Rhyme }) };
+    assert.deepEqual((await generateText(typed)).output, rose);
   }
 });
 

@@ -4,6 +4,7 @@ Each function below is one feature of one client: its first part names the clien
 with an exception. A line of JSON says how each went.
 """
 
+import asyncio
 import json
 import os
 import sys
@@ -14,11 +15,13 @@ import anthropic
 import instructor
 import openai
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from agents import OpenAIResponsesModel as AgentsResponses
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool as langchain_tool
 from langchain_openai import ChatOpenAI
 from pydantic import BaseModel
 from pydantic_ai import Agent as PydanticAgent
-from pydantic_ai import NativeOutput, ToolOutput
+from pydantic_ai import NativeOutput, PromptedOutput, ToolOutput
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
@@ -47,9 +50,12 @@ class Rhyme(BaseModel):
 BILL = Invoice(total=3, items=["tea"])
 
 
+ROSE = Rhyme(lines=["A rose", "is a rose"])
+
+
 def temperature(city: str) -> int:
     """Return the temperature in a city."""
-    return {"Oslo": 3}[city]
+    return {"Oslo": 3, "Rome": 20}[city]
 
 
 TRIALS: dict[tuple[str, str], Callable[[], None]] = {}
@@ -127,7 +133,13 @@ def openai_own_form() -> None:
 @trial("openai (Python)", "any form")
 def openai_any_form() -> None:
     chat = OPENAI.chat.completions.parse(model="assistant", messages=HELLO, response_format=Rhyme)
-    assert chat.choices[0].message.parsed is not None
+    same(chat.choices[0].message.parsed, ROSE)
+    with OPENAI.chat.completions.stream(model="assistant", messages=HELLO, response_format=Rhyme) as stream:
+        same(stream.get_final_completion().choices[0].message.parsed, ROSE)
+    same(OPENAI.responses.parse(model="assistant", input="hello", text_format=Rhyme).output_parsed, ROSE)
+    tools = [openai.pydantic_function_tool(Rhyme)]
+    chat = OPENAI.chat.completions.parse(model="assistant", messages=HELLO, tools=tools, tool_choice="required")
+    same(chat.choices[0].message.tool_calls[0].function.parsed_arguments, ROSE)  # type: ignore[index]
 
 
 @trial("openai (Python)", "client tools")
@@ -213,14 +225,29 @@ def anthropic_own_form() -> None:
 
 @trial("anthropic (Python)", "any form")
 def anthropic_any_form() -> None:
-    assert ANTHROPIC.messages.parse(**SAID, output_format=Rhyme).parsed_output
+    same(ANTHROPIC.messages.parse(**SAID, output_format=Rhyme).parsed_output, ROSE)
 
 
 @trial("anthropic (Python)", "client tools")
 def anthropic_client_tools() -> None:
-    tool = {"name": "temperature", "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}}}
-    asked = {**SAID, "messages": [{"role": "user", "content": "call temperature Oslo"}]}
-    same(ANTHROPIC.messages.create(**asked, tools=[tool]).stop_reason, "tool_use")
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tools: Any = [{"name": "temperature", "description": "The temperature.", "input_schema": parameters}]
+    messages: list[Any] = [{"role": "user", "content": "call temperature Oslo Rome"}]
+    asked: Any = {**SAID, "messages": messages, "tools": tools}
+    with ANTHROPIC.messages.stream(**asked) as stream:
+        streamed = stream.get_final_message()
+    for message in (ANTHROPIC.messages.create(**asked), streamed):
+        same((message.stop_reason, text_of(message)), ("tool_use", "I call."))
+        calls = [block for block in message.content if block.type == "tool_use"]
+        same([call.input for call in calls], [{"city": "Oslo"}, {"city": "Rome"}])
+        results = [
+            {"type": "tool_result", "tool_use_id": call.id, "content": text}
+            for call, text in zip(calls, ("3", "20"), strict=True)
+        ]
+        more = [*messages, {"role": "assistant", "content": message.content}, {"role": "user", "content": results}]
+        same(text_of(ANTHROPIC.messages.create(**{**asked, "messages": more})), "It said: 20")
+        with ANTHROPIC.messages.stream(**{**asked, "messages": more}) as stream:
+            same(text_of(stream.get_final_message()), "It said: 20")
 
 
 @trial("anthropic (Python)", "models")
@@ -244,6 +271,12 @@ def anthropic_errors() -> None:
 PROVIDER = OpenAIProvider(base_url=V1, api_key=TOKEN)
 CHAT, RESPONSES = OpenAIChatModel("assistant", provider=PROVIDER), OpenAIResponsesModel("assistant", provider=PROVIDER)
 BILLING = OpenAIChatModel("invoice", provider=PROVIDER)
+
+
+async def read_events(_context: Any, events: Any) -> None:
+    """Read a stream to its end: with this, pydantic-ai asks for streams."""
+    async for _ in events:
+        pass
 
 
 @trial("pydantic-ai", "answer")
@@ -273,13 +306,24 @@ def pydantic_own_form() -> None:
 
 @trial("pydantic-ai", "any form")
 def pydantic_any_form() -> None:
-    assert PydanticAgent(CHAT, output_type=NativeOutput(Rhyme)).run_sync("hello").output
+    for model in (CHAT, RESPONSES):
+        for output_type in (Rhyme, ToolOutput(Rhyme), NativeOutput(Rhyme), PromptedOutput(Rhyme)):
+            agent = PydanticAgent(model, output_type=output_type)  # type: ignore[arg-type]
+            same(agent.run_sync("hello").output, ROSE)
+            same(agent.run_sync("hello", event_stream_handler=read_events).output, ROSE)
 
 
 @trial("pydantic-ai", "client tools")
 def pydantic_client_tools() -> None:
-    agent = PydanticAgent(CHAT, tools=[temperature])
-    same(agent.run_sync("call temperature Oslo").output, "It said: 3")
+    for model in (CHAT, RESPONSES):
+        agent = PydanticAgent(model, tools=[temperature])
+        run = agent.run_sync("call temperature Oslo Rome")
+        same(run.output, "It said: 20")
+        assert "It said: 20" in agent.run_sync("recall", message_history=run.all_messages()).output
+        same(agent.run_sync("call temperature Oslo Rome", event_stream_handler=read_events).output, "It said: 20")
+        for output_type in (ToolOutput(Rhyme), NativeOutput(Rhyme), PromptedOutput(Rhyme)):
+            typed = PydanticAgent(model, tools=[temperature], output_type=output_type)  # type: ignore[arg-type]
+            same(typed.run_sync("call temperature Oslo").output, ROSE)
 
 
 # instructor
@@ -295,8 +339,11 @@ def instructor_own_form() -> None:
 
 @trial("instructor", "any form")
 def instructor_any_form() -> None:
-    client = instructor.from_openai(OPENAI, mode=instructor.Mode.TOOLS)
-    assert client.chat.completions.create(model="assistant", messages=HELLO, response_model=Rhyme, max_retries=0).lines
+    modes = instructor.Mode
+    for mode in (modes.TOOLS, modes.TOOLS_STRICT, modes.JSON_SCHEMA, modes.JSON, modes.MD_JSON, modes.RESPONSES_TOOLS):
+        client = instructor.from_openai(OPENAI, mode=mode)
+        rhyme = client.chat.completions.create(model="assistant", messages=HELLO, response_model=Rhyme, max_retries=0)
+        same(rhyme.lines, ROSE.lines)
 
 
 # LangChain
@@ -331,14 +378,29 @@ def langchain_own_form() -> None:
 
 @trial("LangChain", "any form")
 def langchain_any_form() -> None:
-    assert langchain("assistant").with_structured_output(Rhyme).invoke("hello")
+    for more in ({}, {"use_responses_api": True}):
+        for method in ("json_schema", "function_calling"):
+            typed = langchain("assistant", **more).with_structured_output(Rhyme, method=method)  # type: ignore[arg-type]
+            same(typed.invoke("hello"), ROSE)
+            *_, last = typed.stream("hello")
+            same(last, ROSE)
+    typed = langchain("assistant").with_structured_output(Rhyme, method="json_mode")
+    same(typed.invoke('Answer with JSON that has "lines"'), ROSE)
 
 
 @trial("LangChain", "client tools")
 def langchain_client_tools() -> None:
-    model = langchain("assistant").bind_tools([langchain_tool(temperature)])
-    (call,) = model.invoke("call temperature Oslo").tool_calls  # type: ignore[attr-defined]
-    same((call["name"], call["args"]), ("temperature", {"city": "Oslo"}))
+    tool = langchain_tool(temperature)
+    for more in ({}, {"use_responses_api": True}):
+        model = langchain("assistant", **more).bind_tools([tool])
+        messages: list[Any] = [HumanMessage("call temperature Oslo Rome")]
+        message: Any = model.invoke(messages)
+        messages += [message, *map(tool.invoke, message.tool_calls)]
+        same(model.invoke(messages).text, "It said: 20")
+        streamed: Any = None
+        for chunk in model.stream("call temperature Oslo"):
+            streamed = chunk if streamed is None else streamed + chunk
+        same([(call["name"], call["args"]) for call in streamed.tool_calls], [("temperature", {"city": "Oslo"})])
 
 
 # OpenAI Agents SDK
@@ -346,12 +408,22 @@ def langchain_client_tools() -> None:
 set_tracing_disabled(True)
 
 
-def agent_of(model: str, **more: Any) -> Any:
+def agent_of(model: str, kind: Any = OpenAIChatCompletionsModel, **more: Any) -> Any:
     """Return an agent of the Agents SDK on a model."""
     client = openai.AsyncOpenAI(base_url=V1, api_key=TOKEN, max_retries=0)
     settings = ModelSettings(include_usage=True)
-    chat = OpenAIChatCompletionsModel(model=model, openai_client=client)
-    return Agent(name="assistant", model=chat, model_settings=settings, **more)
+    return Agent(name="assistant", model=kind(model=model, openai_client=client), model_settings=settings, **more)
+
+
+async def stream_agent(agent: Any, intent: str) -> Any:
+    """Return what an agent answers in a stream."""
+    run = Runner.run_streamed(agent, intent)
+    async for _ in run.stream_events():
+        pass
+    return run.final_output
+
+
+AGENT_MODELS = (OpenAIChatCompletionsModel, AgentsResponses)
 
 
 @trial("Agents SDK", "answer")
@@ -366,13 +438,21 @@ def agents_own_form() -> None:
 
 @trial("Agents SDK", "any form")
 def agents_any_form() -> None:
-    assert Runner.run_sync(agent_of("assistant", output_type=Rhyme), "hello").final_output
+    for kind in AGENT_MODELS:
+        same(Runner.run_sync(agent_of("assistant", kind, output_type=Rhyme), "hello").final_output, ROSE)
+        same(asyncio.run(stream_agent(agent_of("assistant", kind, output_type=Rhyme), "hello")), ROSE)
 
 
 @trial("Agents SDK", "client tools")
 def agents_client_tools() -> None:
-    agent = agent_of("assistant", tools=[function_tool(temperature)])
-    same(Runner.run_sync(agent, "call temperature Oslo").final_output, "It said: 3")
+    tools = [function_tool(temperature)]
+    for kind in AGENT_MODELS:
+        agent = agent_of("assistant", kind, tools=tools)
+        same(Runner.run_sync(agent, "call temperature Oslo Rome").final_output, "It said: 20")
+        agent = agent_of("assistant", kind, tools=tools)
+        same(asyncio.run(stream_agent(agent, "call temperature Oslo Rome")), "It said: 20")
+        typed = agent_of("assistant", kind, tools=tools, output_type=Rhyme)
+        same(Runner.run_sync(typed, "call temperature Oslo").final_output, ROSE)
 
 
 def main() -> None:

@@ -20,10 +20,13 @@ async def test_errors_have_the_shape_of_anthropics_api() -> None:
 
     broken = Cantrip(scripted(breaks), circle=Circle(["done"], [max_turns(3)]), name="broken")
     tool = {"name": "x", "input_schema": {"type": "object"}}
+    result = {"type": "tool_result", "tool_use_id": "call_of_another", "content": "3"}
     file = [{"type": "document", "source": {"type": "file", "file_id": "f"}}]
     async with served([echo(), broken], tokens=[token("reader", "read")]) as on:
         for status, kind, more, headers in (
-            (400, "invalid_request_error", {"tools": [tool]}, {}),
+            (400, "invalid_request_error", {"tools": [{"type": "web_search_20250305", "name": "x"}]}, {}),
+            (400, "invalid_request_error", {"tools": [{**tool, "input_schema": 7}]}, {}),
+            (400, "invalid_request_error", {"messages": [*HELLO, {"role": "user", "content": [result]}]}, {}),
             (400, "invalid_request_error", {"tools": [tool, tool], "tool_choice": {"type": "any"}}, {}),
             (400, "invalid_request_error", {"tools": [tool], "tool_choice": {"type": "tool", "name": "y"}}, {}),
             (400, "invalid_request_error", {"mcp_servers": [{"url": "x"}]}, {}),

@@ -163,6 +163,27 @@ async def test_any_form_of_answer_is_a_typed_answer_of_the_episode(how: str) -> 
         assert (message.tool_calls[0].function.arguments if "tools" in more else message.content) == '{"total":3}'
 
 
+async def test_a_response_repeats_its_format_and_gives_the_answer_to_a_demanded_tool_of_the_same_schema() -> None:
+    schema = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
+    form = {"type": "json_schema", "name": "bill", "schema": schema, "strict": True}
+    asked: Any = {"model": "looks", "input": "json", "text": {"format": form}}
+    demanded: Any = {
+        "tools": [{"type": "function", "name": "bill", "parameters": schema}],
+        "tool_choice": {"type": "function", "name": "bill"},
+    }
+    async with served([looking()]) as on, client_of(on) as client:
+        answer: Any = await client.responses.create(**asked)
+        async with client.responses.stream(**asked) as stream:
+            streamed: Any = await stream.get_final_response()
+        for response in (answer, streamed):
+            assert response.output_text == '{"total":3}'
+            assert response.text.format.model_dump(by_alias=True, exclude_none=True) == form
+        (item,) = (await client.responses.create(**asked, **demanded)).output
+        assert (item.type, getattr(item, "arguments", None)) == ("function_call", '{"total":3}')
+        plain: Any = await client.responses.create(model="looks", input="go")
+        assert plain.text.format.type == "text"
+
+
 async def test_an_episode_ends_if_its_client_never_sends_a_result(anyio_backend: Any) -> None:
     gate: AnyGate = Gate.of(None, name="weather", parameters=CITY, kind="deferred")
     circle = Circle(["done", "echo", gate.with_(expires=0.2, ends_episode=True)], [max_turns(9)])
