@@ -193,7 +193,8 @@ async def answer_by_people(schema: object, answers: list[object]) -> object:
         entity = await runtime.start(
             Cantrip(Answering(first), circle=Circle(["done", "question"], [max_turns(3)])), "go"
         )
-        with anyio.move_on_after(1):
+
+        async def decide() -> None:
             async with runtime.requests(follow=True) as feed:
                 request = await anext(aiter(feed))
                 for value in answers:
@@ -201,7 +202,12 @@ async def answer_by_people(schema: object, answers: list[object]) -> object:
                         await runtime.decide(request.id, answer=value, by="ada")
                 with contextlib.suppress(AlreadyDecided):
                     await runtime.decide(request.id, "deny", by="ada")
-        return (await entity.episode()).result
+
+        async with anyio.create_task_group() as people:
+            people.start_soon(decide)
+            result = (await entity.episode()).result
+            people.cancel_scope.cancel()  # a schema that was refused asks nobody
+        return result
 
 
 @backends
