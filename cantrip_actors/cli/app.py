@@ -47,10 +47,11 @@ SECTIONS = {
         "dispatch": ("dispatch", "Dispatch work under a frozen contract, and follow it."),
     },
     "Decide for people": {
-        "requests": ("requests", "List the calls and questions that wait for a person."),
+        "requests": ("requests", "List the calls and questions that wait for an answer."),
         "allow": ("requests", "Allow a call that waits for a person."),
         "deny": ("requests", "Deny a call, or leave a question unanswered."),
         "answer": ("requests", "Answer a question of an entity."),
+        "deliver": ("requests", "Deliver the result of a deferred call."),
     },
     "Watch and read": {
         "top": ("top", "Show what entities do now, and keep the screen up to date."),

@@ -65,7 +65,7 @@ def requests(
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
-    """List the calls and questions that wait for a person, and the deferred calls that wait for a result.
+    """List the calls and questions that wait for an answer.
 
     With the id of one, show it whole.
 

@@ -188,9 +188,13 @@ _FROM_START: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "cantrip.streams.dropped": tuple((dialect,) for dialect in ("native", "openai", "acp", "mcp")),
 }
 
+
+def _is_known_from_start(metric: Metric) -> bool:
+    """Return whether every process has the one series of a counter; only nodes of a cluster have those of nodes."""
+    return metric.kind == "counter" and not metric.labels and not metric.name.startswith("cantrip.node.")
+
+
 METRICS: Final = {
-    metric.name: metric._replace(
-        from_start=_FROM_START.get(metric.name, () if metric.labels or metric.kind != "counter" else ((),))
-    )
+    metric.name: metric._replace(from_start=_FROM_START.get(metric.name, ((),) if _is_known_from_start(metric) else ()))
     for metric in _ALL
 }

@@ -79,8 +79,10 @@ def cast_in_another_process() -> Iterator[subprocess.Popen[str]]:
         text=True,
     )
     with process:
-        yield process
-        process.kill()
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def next_request(process: subprocess.Popen[str]) -> str:
@@ -147,7 +149,8 @@ def test_results_of_deferred_calls_are_delivered_from_other_terminals(cantrip, p
         first = next_request(process)
         assert [row["kind"] for row in cantrip("requests", "--json").json] == ["deferred"]
         assert cantrip("deliver", first).code == 2
-        assert cantrip("deliver", first, '{"pages": 7}').out == f"deliver {first}\n"
+        delivered = cantrip("deliver", first, '{"pages": 7}')
+        assert (delivered.err, delivered.out) == ("", f"deliver {first}\n")
         second = next_request(process)
         assert cantrip("deliver", second, "--error", "the disk is full", "--json").json["decision"] == "deliver"
         assert process.communicate()[0] == "built\n"

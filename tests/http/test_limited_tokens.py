@@ -135,7 +135,7 @@ async def test_a_limited_token_reaches_no_entity_of_another_cantrip_as_an_mcp_cl
         ids = await _begin(on)
         async with client_of(on, MODERN, "limited", extensions=[advertise(TASKS)]) as client:
             tools = [tool.name for tool in (await client.list_tools()).tools]
-            assert tools == ["mine", "mine_send", "mine_fork"]
+            assert tools == ["mine", "mine_send", "mine_fork", "continue"]
             for tool, named in (("mine_send", ids["entity"]), ("mine_fork", ids["entity"]), ("mine_fork", ids["turn"])):
                 parameter = "entity_id" if tool == "mine_send" else "turn"
                 assert (await client.call_tool(tool, {"intent": "hi", parameter: named})).is_error

@@ -100,7 +100,12 @@ async def test_a_connector_that_knows_only_the_url_logs_in_and_calls_a_tool(era:
             httpx2.AsyncClient(auth=make_login(url), timeout=30) as http,
             Client(streamable_http_client(url, http_client=http), mode=era) as client,
         ):
-            assert [tool.name for tool in (await client.list_tools()).tools] == ["helper", "helper_send", "helper_fork"]
+            assert [tool.name for tool in (await client.list_tools()).tools] == [
+                "helper",
+                "helper_send",
+                "helper_fork",
+                "continue",
+            ]
             result = await client.call_tool("helper", {"intent": "hi"})
         assert result.structured_content is not None
         assert result.structured_content["result"] == "intent 1: hi"

@@ -78,8 +78,10 @@ async def test_a_takeover_is_counted_and_the_time_without_an_owner_is_shown(url:
         await other.invoke(DESK, "one", name="keeper")
         await anyio.sleep(1)
     async with observed(url, telemetry) as runtime:
+        page = telemetry.prometheus().splitlines()
+        assert "cantrip_node_late_renewals_total 0" in page
         with anyio.fail_after(60):
-            while not telemetry.counters.read_values("cantrip.node.takeovers"):
+            while not value(telemetry, "cantrip.node.takeovers"):
                 await anyio.sleep(1)
         assert value(telemetry, "cantrip.node.takeovers") == 1
         await runtime.entity("keeper").episode()

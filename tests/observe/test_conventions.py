@@ -101,7 +101,6 @@ def test_counters_that_are_known_beforehand_are_0_from_the_start() -> None:
     page = counting(tenant_metrics=True).prometheus().splitlines()
     for sample in (
         "cantrip_entity_resumed_total",
-        "cantrip_node_takeovers_total",
         'cantrip_entity_ends_total{reason="crashed"}',
         'cantrip_supervisor_crashes_total{kind="entity",reason="crash"}',
         'cantrip_streams_dropped_total{dialect="openai"}',

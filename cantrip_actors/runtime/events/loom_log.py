@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.records.records import Record
+from cantrip_actors.records.records import Record, get_images, replace_images
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.stream.events import EntityEvent
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
@@ -33,6 +33,7 @@ class LoomEvent(NamedTuple):
     turn: Turn | None
     """The whole turn that the event completes."""
     record: Record
+    """The record that it is of. The bytes of its images are read on first use."""
 
 
 class LoomLog:
@@ -67,6 +68,9 @@ class LoomLog:
             self._logs[record.entity_id] = log
             if len(self._logs) > REMEMBERED:
                 self._logs.popitem(last=False)
+        images = get_images(record)
+        if images:
+            record = replace_images(record, tuple(map(self._loom.attach, images)))
         return [LoomEvent(EventId(number, part), event, log.turn, record) for part, event in enumerate(events)]
 
     def _take_log(self, entity_id: str, number: int) -> EventLog:

@@ -84,6 +84,9 @@ class NodeActor(Actor):
         with contextlib.suppress(LoomError):  # logged at the next start
             for risk in await self._core.in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)
+        if self._core.instrument is not None:  # the counters of a node exist from its start
+            self._core.instrument.noted(TakenOver(0))
+            self._core.instrument.noted(RenewedLate(0))
         self.send_every(self._membership.node.beat, _BEAT)
         self.ref.send(_BEAT)
 

@@ -286,7 +286,7 @@ class Requests:
         no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
         who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
         body: dict[str, Any] = {"request": request_id, "decision": decision or "answer", **who}
-        body |= {} if args is None else {"args": dict(args)}
+        body |= {} if args is None else {"args": dict(args) if isinstance(args, Mapping) else args}
         body |= {"answer": answer} if decision is None else {}
         body |= {"remember": True} if remember == "entity" else {}
         make_mail = partial(self._make_mail, request_id, body)
