@@ -187,9 +187,7 @@ class Counters:
 
     def read_exported(self, name: str) -> dict[Labels, float]:
         """Return the series of a counter, with those that exist from the start."""
-        metric = self.metrics[name]
-        ends = ("",) * (len(metric.labels) - len(metric.from_start[0])) if metric.from_start else ()
-        return {(*labels, *ends): 0.0 for labels in metric.from_start} | self.read_values(name)
+        return _add_known(self.metrics[name], self.read_values(name))
 
     def read_gauges(self) -> list[tuple[str, Labels, float]]:
         """Read all gauges. The values of series that have become `other` are added up."""
@@ -212,12 +210,19 @@ class Counters:
         for metric in self.metrics.values():
             name = metric.prometheus
             lines += [f"# HELP {name} {metric.help}", f"# TYPE {name} {metric.kind}"]
-            series = self.read_exported(metric.name) if metric.from_start else values.get(metric.name, {})
-            for labels, value in series.items():
+            for labels, value in _add_known(metric, values.get(metric.name, {})).items():
                 lines.append(f"{name}{_render_labels(metric, labels)} {_render_number(value)}")
             for labels, histogram in histograms.get(metric.name, {}).items():
                 lines += _render_buckets(metric, name, labels, histogram)
         return "\n".join(lines) + "\n"
+
+
+def _add_known(metric: Metric, series: dict[Labels, float]) -> dict[Labels, float]:
+    """Return the series of a metric, with those that exist from the start."""
+    if not metric.from_start:
+        return series
+    ends = ("",) * (len(metric.labels) - len(metric.from_start[0]))
+    return {(*labels, *ends): 0.0 for labels in metric.from_start} | series
 
 
 def _render_buckets(metric: Metric, name: str, labels: Labels, histogram: Histogram) -> Iterable[str]:
