@@ -4,11 +4,11 @@ from cantrip_actors.circle.gate_call import GateError, run_gate
 from cantrip_actors.circle.gates.echo import echo
 from cantrip_actors.circle.gates.fetch import fetch
 from cantrip_actors.circle.gates.files import list_files, read, search, write
-from cantrip_actors.circle.gates.skills import make_skill_gate, skill
+from cantrip_actors.circle.gates.skills import make_skill_gate
 from cantrip_actors.terms.gate import provide
 from cantrip_actors.terms.skill import provide_skills
 
 __all__ = ["GateError", "echo", "fetch", "list_files", "read", "run_gate", "search", "write"]
 
-provide(echo, fetch, list_files, read, search, skill, write)
+provide(echo, fetch, list_files, read, search, write)
 provide_skills(make_skill_gate)

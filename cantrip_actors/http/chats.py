@@ -7,7 +7,7 @@ episode. A client that hangs up ends its stream and not the episode.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -16,7 +16,7 @@ import anyio
 from pydantic import Field
 from starlette.responses import Response
 
-from cantrip_actors import CantripError, Entity, Receipt
+from cantrip_actors import CantripError, Entity, Work
 from cantrip_actors.http import ag_ui, ui_messages
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.bodies import Lenient
@@ -31,15 +31,8 @@ from cantrip_actors.http.table import BASE, ApiRoute
 from cantrip_actors.http.ui_messages import UiMessages
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.stream.events import (
-    EntityEndedEvent,
-    EntityEvent,
-    EntityStartedEvent,
-    EpisodeEndedEvent,
     RequestedEvent,
 )
-
-LOOK_AT_MAIL: Final = 1.0
-"""Seconds after which it is looked whether an intent that waits was refused or withdrawn."""
 
 
 class UiMessageJson(Lenient):
@@ -109,8 +102,8 @@ async def chat_ui(call: HttpCall) -> Response:
     body: UiChatBody = call.body
     last = body.messages[-1]
     if last.role == "user":
-        receipt = await _post(call, body.id, _read_ui_intent(last), regenerates=body.trigger.startswith("re"))
-        return _stream_ui(call, receipt)
+        work = await _post(call, body.id, _read_ui_intent(last), regenerates=body.trigger.startswith("re"))
+        return _stream_ui(call, work)
     entity = await _find_chat(call, body.id)
     decisions = await call.read(lambda: list(_read_ui_decisions(call, entity.id, last.parts)))
     if not decisions:
@@ -125,13 +118,13 @@ async def resume_ui(call: HttpCall) -> Response | JsonAnswer:
     if entity is None:
         return JsonAnswer(status=204)
     entity = await _find_chat(call, call.path["chat"])
-    receipt = await _get_newest_intent(call, entity)
-    is_under_way = await call.read(lambda: receipt.state in ("waiting", "working"))
-    return _stream_ui(call, receipt) if is_under_way else JsonAnswer(status=204)
+    work = await _get_newest_intent(call, entity)
+    is_under_way = await call.read(lambda: work.state in ("waiting", "working"))
+    return _stream_ui(call, work) if is_under_way else JsonAnswer(status=204)
 
 
-def _stream_ui(call: HttpCall, receipt: Receipt, decisions: Collection[ChatDecision] = ()) -> Response:
-    return _stream(call, receipt, UiMessages(_make_id(receipt)), decisions, ui_messages.HEADERS, ui_messages.LAST)
+def _stream_ui(call: HttpCall, work: Work, decisions: Collection[ChatDecision] = ()) -> Response:
+    return _stream(call, work, UiMessages(work.id), decisions, ui_messages.HEADERS, ui_messages.LAST)
 
 
 def _read_ui_intent(message: UiMessageJson) -> ChatIntent:
@@ -175,13 +168,13 @@ async def run_ag_ui(call: HttpCall) -> Response:
         if not decisions:
             raise Problem(422, "invalid", "messages: expected the result of a call that waits for it")
         await _decide_all(call, decisions)
-        receipt = await _get_newest_intent(call, entity)
+        work = await _get_newest_intent(call, entity)
     else:
         message = next((message for message in reversed(body.messages) if message.role == "user"), None)
         if message is None:
             raise Problem(422, "invalid", "messages: expected a message of the user")
-        receipt = await _post(call, body.threadId, _read_ag_ui_intent(message))
-    return _stream(call, receipt, AgUiEvents(body.threadId, body.runId, _make_id(receipt)), decisions, {}, ag_ui.LAST)
+        work = await _post(call, body.threadId, _read_ag_ui_intent(message))
+    return _stream(call, work, AgUiEvents(body.threadId, body.runId, work.id), decisions, {}, ag_ui.LAST)
 
 
 def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
@@ -243,7 +236,7 @@ def _make_intent(key: str, texts: list[str], files: list[Any]) -> ChatIntent:
     return ChatIntent(key, [text, *files] if files else text)
 
 
-async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: bool = False) -> Receipt:
+async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: bool = False) -> Work:
     """Send an intent to the entity of a chat, which begins with its first one; with `regenerates` in the last's place.
 
     Raises Problem 403, 404, 409 for a chat with another cantrip, and 429.
@@ -282,10 +275,10 @@ async def _find_chat(call: HttpCall, chat: str) -> Entity:
     return await call.read(look)
 
 
-async def _get_newest_intent(call: HttpCall, entity: Entity) -> Receipt:
+async def _get_newest_intent(call: HttpCall, entity: Entity) -> Work:
     """Return the work on the newest intent of an entity."""
 
-    def look() -> Receipt:
+    def look() -> Work:
         intents = call.runtime.loom.intents(entity.id)
         if not intents:
             raise Problem(404, "unknown-entity", "this chat has no message yet")
@@ -303,7 +296,7 @@ async def _decide_all(call: HttpCall, decisions: Collection[ChatDecision]) -> No
 
 def _stream(
     call: HttpCall,
-    receipt: Receipt,
+    work: Work,
     dialect: FrontEndDialect,
     decisions: Collection[ChatDecision],
     headers: dict[str, str],
@@ -314,24 +307,21 @@ def _stream(
     limiter = call.service.limiter
     with ExitStack() as stack:
         stack.enter_context(limiter.stream(call.token))
-        events = _encode(call, receipt, encoder, last)
+        events = _encode(call, work, encoder, last)
         on_close = stack.pop_all().close
     return EventStreamResponse(events, limiter.limits.patience, on_close, headers={**HEADERS, **headers})
 
 
-async def _encode(call: HttpCall, receipt: Receipt, encoder: FrontEndEncoder, last: bytes) -> AsyncGenerator[bytes]:
+async def _encode(call: HttpCall, work: Work, encoder: FrontEndEncoder, last: bytes) -> AsyncGenerator[bytes]:
     """Yield an episode as server-sent events, up to its end or to the first open request to a person."""
     yield _write(encoder.begin())
-    feed = call.runtime.get_entity(receipt.entity_id).events("0", deltas=True)
-    events = _EpisodeEvents(feed, receipt.key)
+    events = work.events(deltas=True)
     try:
         while not events.has_ended:
             event = None
-            with anyio.move_on_after(QUIET if events.has_begun else LOOK_AT_MAIL):
-                event = await events.read()
+            with anyio.move_on_after(QUIET):
+                event = await anext(events)
             if event is None:
-                if await call.read(lambda: receipt.state) in ("refused", "withdrawn"):
-                    raise StopAsyncIteration
                 yield COMMENT
                 continue
             yield _write(call.redact_for_token(encoder.add(event)))
@@ -340,37 +330,13 @@ async def _encode(call: HttpCall, receipt: Receipt, encoder: FrontEndEncoder, la
                 break
     except StopAsyncIteration:
         try:
-            await receipt.episode()
+            await work.episode()
         except CantripError as error:
             problem = problem_of(error)
             yield _write(call.redact_for_token(encoder.fail(problem.kind, problem.detail)))
     finally:
-        feed.close()
+        events.close()
     yield last
-
-
-class _EpisodeEvents:
-    """The events of the episode of one intent, from those of its entity."""
-
-    def __init__(self, events: AsyncIterator[EntityEvent], key: str) -> None:
-        self._events = events
-        self._key = key
-        self.has_begun = False
-        self.has_ended = False
-
-    async def read(self) -> EntityEvent:
-        """Return the next event. Raises StopAsyncIteration if the entity or the runtime ended without one."""
-        while True:
-            event = await anext(self._events)
-            if isinstance(event, EntityStartedEvent) and not self.has_begun:
-                self.has_begun = (event.key or "") == self._key
-            if self.has_begun:
-                self.has_ended = isinstance(event, EpisodeEndedEvent | EntityEndedEvent)
-                return event
-
-
-def _make_id(receipt: Receipt) -> str:
-    return f"{receipt.entity_id}.{receipt.key}"
 
 
 def _is_open(call: HttpCall, event: RequestedEvent) -> bool:

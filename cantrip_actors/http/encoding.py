@@ -179,7 +179,7 @@ def _build_beginning(event: EntityStartedEvent, at: str) -> dict[str, Any]:
 def _build_request(event: RequestedEvent, at: str) -> dict[str, Any]:
     return {
         "id": event.request_id,
-        "kind": "deferred" if event.is_deferred else "question" if event.is_question else "approval",
+        "kind": event.kind,
         "entity": event.entity_id,
         "turn": event.turn_id,
         "call": event.tool_call_id,

@@ -18,6 +18,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cantrip_actors.records.records import RequestKind
 from cantrip_actors.stream.wire import FinalImage, FinalItem, ItemType, StreamError
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
 from cantrip_actors.terms.outcome import Outcome
@@ -254,6 +255,11 @@ class RequestedEvent(StepEvent, frozen=True, gc=False):
     is_question: bool = False
     schema: Mapping[str, Any] | None = None
     is_deferred: bool = False
+
+    @property
+    def kind(self) -> RequestKind:
+        """What it is about: the approval of a call, a question, or a deferred call."""
+        return "deferred" if self.is_deferred else "question" if self.is_question else "approval"
 
 
 class DecidedEvent(StepEvent, frozen=True, gc=False):

@@ -139,7 +139,7 @@ def max_calls(gate: str, count: int, *, per: Period = "intent", zone: str | None
     """Limit the calls of one gate by the entity and its subtree to `count`, in each period.
 
     A call counts when it begins, also if it fails; one that is refused does not count. A call over the limit is an
-    error observation, and the entity goes on (CIRCLE-6). The count is that of the loom: it survives crashes and moves.
+    error observation, and the entity continues (CIRCLE-6). The loom has the count: it survives crashes and moves.
 
     Args:
         gate: the name of a gate with a function, or of a tool of a server.

@@ -336,7 +336,7 @@ async def test_a_request_to_a_closed_editor_is_sent_again_at_load() -> None:
 @pytest.mark.rule("W-42")
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
 @pytest.mark.parametrize("is_restarted", [False, True])
-async def test_what_runs_after_a_permission_is_shown_to_the_editor_that_opened_the_session(
+async def test_work_after_a_permission_is_shown_to_the_editor_that_opened_the_session(
     method: str, is_restarted: bool, tmp_path: Path
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Approval links: whoever has one sees one call and decides it once, until the link expires."""
+"""Approval links: with one, a person sees one call and decides it once, until the link expires."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ async def test_children_that_work_at_once_share_the_calls_of_their_parent() -> N
 
 
 def find_zone_at_noon() -> str:
-    """Return a zone in which this day has begun long ago and goes on for hours."""
+    """Return a zone in which this day began hours ago and lasts for hours."""
     hours = datetime.now(UTC).hour - 12
     return f"Etc/GMT{hours:+d}"
 

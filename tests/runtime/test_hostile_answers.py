@@ -28,8 +28,7 @@ from cantrip_actors import (
     ToolCall,
     Usage,
 )
-from cantrip_actors.circle.gates.skills import FolderOfSkills
-from cantrip_actors.gates import standard
+from cantrip_actors.gates import skills, standard
 from cantrip_actors.terms.gate import _standard as registered
 from cantrip_actors.wards import max_depth, max_turns
 from supervisors.testing import virtual
@@ -40,8 +39,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::cantrip_actors.terms.risk.LethalTrifecta"),
 ]
 
-GATES = sorted({*registered, "question"} - {"fetch"})
-"""Every standard gate but the one that needs a network."""
+SKILL = skills(Path(__file__).parent / "skills")
+SCHEMAS = {**{name: gate.parameters for name, gate in registered.items()}, SKILL.name: SKILL.parameters}
+GATES = sorted(SCHEMAS.keys() - {"fetch"})
+"""Every standard gate but the one that needs a network, and that of skills."""
 
 
 def nested(levels: int) -> object:
@@ -70,7 +71,7 @@ values = st.recursive(
 def calls(draw: st.DrawFn) -> dict[str, Any]:
     """Return a call of a standard gate: most of its arguments have a name of its schema, and any value."""
     name = draw(st.sampled_from(GATES))
-    schema = registered[name].parameters
+    schema = SCHEMAS[name]
     required = dict.fromkeys(schema.get("required", ()), values)
     optional = {key: values for key in [*schema.get("properties", {}), "self", ""] if key not in required}
     return {"gate": name, "args": draw(st.fixed_dictionaries(required, optional=optional) | values)}
@@ -98,11 +99,12 @@ class Answering:
 
 def answer(first: object, medium: str, root: str) -> Cantrip:
     injected: dict[str, dict[str, object]] = {"post": {"to": ["*"]}, "ask": {"to": ["*"]}, "question": {"expires": 5}}
-    injected["skill"] = {"skills": FolderOfSkills(Path(__file__).parent / "skills")}
     gates = [
         standard(name).with_(**injected.get(name, {"root": root} if "root" in standard(name).injected else {}))
         for name in GATES
+        if name != SKILL.name
     ]
+    gates.append(SKILL)
     return Cantrip(Answering(first), circle=Circle(gates, [max_turns(6), max_depth(1)], medium=medium))
 
 
@@ -176,7 +178,7 @@ PROGRAMS: Mapping[str, tuple[str, Callable[[str, str, Any], str]]] = {
 @pytest.mark.parametrize("medium", PROGRAMS)
 async def test_a_program_that_calls_gates_with_any_arguments_is_observed(medium: str, tmp_path: Path) -> None:
     begins, state = PROGRAMS[medium]
-    arguments = [(name, key) for name in GATES if name != "done" for key in registered[name].parameters["properties"]]
+    arguments = [(name, key) for name in GATES if name != "done" for key in SCHEMAS[name]["properties"]]
     plain = LEAVES[:23]
     statements = [
         state(*pair, plain[(n * 7 + more) % len(plain)]) for n, pair in enumerate(arguments) for more in (0, 9)
@@ -206,7 +208,7 @@ async def answer_by_people(schema: object, answers: list[object]) -> object:
         async with anyio.create_task_group() as people:
             people.start_soon(decide)
             result = (await entity.episode()).result
-            people.cancel_scope.cancel()  # a schema that was refused asks nobody
+            people.cancel_scope.cancel()  # for a schema that was refused no person is asked
         return result
 
 

@@ -283,3 +283,26 @@ async def test_events_of_all_entities_are_read_after_any_position_in_any_process
             with anyio.fail_after(20):
                 event = await anext(feed)
             assert (event.id, type(event).__name__, event.entity_id) == everything[number + 1]
+
+
+@pytest.mark.rule("V-24")
+async def test_only_approvals_have_links_and_a_deferred_call_says_its_kind() -> None:
+    @gate(deferred=True)
+    def build() -> str:
+        """Build it."""
+
+    calls = [{"gate": name, "args": args} for name, args in (("pay", {"amount": 1}), ("build", {}))]
+    steps = [*({"tool_calls": [call]} for call in calls), {"content": "done"}]
+    circle = Circle(["done", ask_first(pay), build], [max_turns(4)])
+    with receiving() as receiver:
+        webhook = hook(receiver, events=["request.opened"], links="https://desk.example")
+        async with Runtime.open("memory:", webhooks=[webhook]) as runtime:
+            entity = await runtime.start(Cantrip(scripted(steps), circle=circle), "go")
+            await receiver.wait_for(1)
+            await runtime.decide(receiver.messages[0][1]["data"]["request_id"], "allow", by="ada")
+            await receiver.wait_for(2)
+            await runtime.deliver(receiver.messages[1][1]["data"]["request_id"], "built")
+            await entity.episode()
+    opened = [message["data"] for _, message in receiver.messages]
+    assert [request["kind"] for request in opened] == ["approval", "deferred"]
+    assert [request.get("link", "").startswith("https://desk.example/approve/") for request in opened] == [True, False]

@@ -34,6 +34,9 @@ from cantrip_actors.terms.skill import (
     make_skill,
 )
 
+LONGEST_HEAD: Final = 64_000
+"""Characters of the head of a SKILL.md."""
+
 DEEPEST: Final = 8
 FILES: Final = 1_000
 """Files of one skill that are looked at."""
@@ -115,14 +118,24 @@ def _read_skill(folder: Path, above: Path) -> Skill:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidCantrip(f"{where}: it cannot be read: {error}") from error
     head, body = _split_head(text)
+    return make_skill(folder.name, _parse_head(head, where), body, _list_files(folder))
+
+
+def _parse_head(head: str, where: str) -> Any:
+    """Return the value of a head. References are refused: a few lines of them stand for more than a machine holds."""
+    if len(head) > LONGEST_HEAD:
+        raise InvalidCantrip(f"{where}: expected a head of at most {LONGEST_HEAD:,} characters, got {len(head):,}")
     try:
-        described = yaml.safe_load(head)
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(head, yaml.SafeLoader)):
+            raise InvalidCantrip(f"{where}: expected a head without references (*name): write out what they stand for")
+        return yaml.safe_load(head)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 2}"
         problem = f"{where}{line}: its head is not YAML: {getattr(error, 'problem', error)}"
         raise InvalidCantrip(f"{problem}; a text with a colon has to stand in quotes") from error
-    return make_skill(folder.name, described, body, _list_files(folder))
+    except (ValueError, RecursionError) as error:  # a date that is none, lists in lists
+        raise InvalidCantrip(f"{where}: its head cannot be read: {error}") from error
 
 
 def _split_head(text: str) -> tuple[str, str]:

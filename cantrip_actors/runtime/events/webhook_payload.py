@@ -55,7 +55,7 @@ def _build_data(event: EntityEvent) -> dict[str, Any]:
         case RequestedEvent():
             return {
                 "request_id": event.request_id,
-                "kind": "question" if event.is_question else "approval",
+                "kind": event.kind,
                 "turn_id": event.turn_id,
                 "gate": event.gate,
                 "args": dict(event.args or {}),

@@ -136,7 +136,7 @@ class _Sender:
             if not has_more:
                 with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
                     await anext(news)
-                    news._skip()  # noqa: SLF001  # the next reading finds what they announce
+                    news.skip()  # the next reading finds the events that they announce
                 await self._renew(EventId(log.number, END_OF_RECORD))
 
     async def _deliver(self, found: LoomEvent, kind: WebhookKind) -> bool:
@@ -158,7 +158,7 @@ class _Sender:
 
     def _make_link(self, event: EntityEvent) -> dict[str, str]:
         """Return the link of a request for an approval, if this webhook has links."""
-        if not (self._webhook.links and isinstance(event, RequestedEvent)) or event.is_question:
+        if not (self._webhook.links and isinstance(event, RequestedEvent) and event.kind == "approval"):
             return {}
         expires = int(self._core.read_time_of_day() + self._webhook.links_last)
         token = make_link_token(self._derive_key(PURPOSE), event.request_id, expires)

@@ -961,7 +961,7 @@ class Runtime:
         With an `entity` only its own; that costs the same however many others wait. With `follow`, return a feed: the
         open ones, then each new one, also of other processes that write the loom
         (`async for request in runtime.requests(follow=True)`). While a feed is open, requests count as attended; with
-        `attend=False` they do not, because nobody is asked. A list is read from the loom in the calling thread, as
+        `attend=False` they do not, because no person is asked. A list is read from the loom in the calling thread, as
         by `interrupted`; a feed reads it in another. Raises RuntimeClosed.
         """
         check_kind("follow", follow, bool, "True or False")

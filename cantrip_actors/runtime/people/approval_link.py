@@ -1,4 +1,4 @@
-"""Tokens of approval links: whoever has one may decide one request, until it expires. Pure.
+"""Tokens of approval links: with one, a person may decide one request, until it expires. Pure.
 
 A token is the time at which it expires and the id of the request, signed with a key of the loom. Nothing is stored: a
 request is decided once in any case, so a link is used up with its request.

@@ -64,7 +64,7 @@ def test_the_search_finds_texts_of_turns_and_opens_the_turn(chrome: Any, searche
     with opened(chrome, url=searched.link()) as page:
         page.wait_for_selector(f'#loom [data-id="{other}"]')
         page.keyboard.press("/")
-        page.keyboard.type("TWO LETTERS agree")  # what it answered in its second turn
+        page.keyboard.type("TWO LETTERS agree")  # its answer in its second turn
         until(lambda: page.evaluate(ROWS) == [entity])
         row = page.locator(f'#loom [data-id="{entity}"]')
         assert "turn 2: Two letters agree" in row.inner_text()
