@@ -37,6 +37,9 @@ from cantrip_actors.terms.skill import (
 LONGEST_HEAD: Final = 64_000
 """Characters of the head of a SKILL.md."""
 
+DEEPEST_HEAD: Final = 20
+"""Lists and mappings in each other."""
+
 DEEPEST: Final = 8
 FILES: Final = 1_000
 """Files of one skill that are looked at."""
@@ -122,20 +125,37 @@ def _read_skill(folder: Path, above: Path) -> Skill:
 
 
 def _parse_head(head: str, where: str) -> Any:
-    """Return the value of a head. References are refused: a few lines of them stand for more than a machine holds."""
+    """Return the value of a head.
+
+    References are refused: a few lines of them stand for more than a machine holds. So are lists in lists without an
+    end: the time that the parser takes grows with the square of their depth.
+    """
     if len(head) > LONGEST_HEAD:
         raise InvalidCantrip(f"{where}: expected a head of at most {LONGEST_HEAD:,} characters, got {len(head):,}")
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(head, yaml.SafeLoader)):
-            raise InvalidCantrip(f"{where}: expected a head without references (*name): write out what they stand for")
-        return yaml.safe_load(head)
+        fault = _find_fault(head)
+        value = None if fault else yaml.safe_load(head)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f", line {mark.line + 2}"
         problem = f"{where}{line}: its head is not YAML: {getattr(error, 'problem', error)}"
         raise InvalidCantrip(f"{problem}; a text with a colon has to stand in quotes") from error
-    except (ValueError, RecursionError) as error:  # a date that is none, lists in lists
+    except ValueError as error:  # a date that is none
         raise InvalidCantrip(f"{where}: its head cannot be read: {error}") from error
+    if fault:
+        raise InvalidCantrip(f"{where}: expected a head {fault}")
+    return value
+
+
+def _find_fault(head: str) -> str:
+    depth = 0
+    for event in yaml.parse(head, yaml.SafeLoader):
+        if isinstance(event, yaml.AliasEvent):
+            return "without references (*name): write out what they stand for"
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST_HEAD:
+            return f"of at most {DEEPEST_HEAD} lists or mappings in each other"
+    return ""
 
 
 def _split_head(text: str) -> tuple[str, str]:
