@@ -1,5 +1,5 @@
 # Each target sets up what it needs in .venv, once, from requirements.lock; python3 (3.11 or newer) and pip are enough.
-# uv is used where it is on PATH, because it is quicker.
+# uv does the installing: the one on PATH, or the one that the lock names.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
