@@ -256,7 +256,7 @@ class Circle:
             left[finder.name] = bind_catalogue(finder, gates, self.medium)
         return MappingProxyType(left)
 
-    @property
+    @cached_property
     def has_calls_by_name(self) -> bool:
         """Whether its entity calls gates with `use_gate`."""
         return is_own_gate(self.open_gates.get(USE_GATE.name), USE_GATE)
