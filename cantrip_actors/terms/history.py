@@ -101,15 +101,23 @@ def _read_message(where: str, fields: Mapping[str, Any]) -> tuple[PastMessage, t
     text, images = _read_content(where, fields)
     if role == "system" and images:
         raise InvalidIntent(f"{where}: expected a system message of text, got images or files")
-    said = _read_utterance(where, text, fields)
-    if said.tool_calls and role != "assistant":
+    utterance = _read_utterance(where, text, fields)
+    if utterance.tool_calls and role != "assistant":
         raise InvalidIntent(f"{where}: expected tool_calls of an assistant only, got some of role {role!r}")
-    if not (text or images or said.tool_calls or role == "tool"):
+    if not (text or images or utterance.tool_calls or role == "tool"):
         raise InvalidIntent(f"{where}: expected a text, an image or calls, got a message that says nothing")
     id, gate = (_read_name(where, name, fields) for name in ("tool_call_id", "gate"))
     is_error = fields.get("is_error") is True
     return PastMessage(
-        role, said.content, said.tool_calls, id, gate, is_error, said.thinking, said.blocks, len(images)
+        role,
+        utterance.content,
+        utterance.tool_calls,
+        id,
+        gate,
+        is_error,
+        utterance.thinking,
+        utterance.blocks,
+        len(images),
     ), images
 
 
