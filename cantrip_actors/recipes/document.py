@@ -72,9 +72,9 @@ class Document:
         return None
 
 
-def read(path: Path) -> Document:
-    """Read a document. Raises InvalidRecipe with every mistake of its syntax."""
-    text = _read_text(path)
+def read(path: Path, what: str = "recipe") -> Document:
+    """Read a document; messages call it `what`. Raises InvalidRecipe with every mistake of its syntax."""
+    text = _read_text(path, what)
     if path.suffix == ".toml":
         return _parse_toml(path, text)
     return _parse_yaml(path, text)
@@ -85,10 +85,10 @@ def redact_words(text: str) -> str:
     return SECRETS.sub("[hidden]", text)
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, what: str) -> str:
     if path.suffix not in SUFFIXES:
         raise InvalidRecipe(
-            path, [Mistake(f"a recipe is a file that ends in {', '.join(SUFFIXES)}; this one ends otherwise")]
+            path, [Mistake(f"a {what} is a file that ends in {', '.join(SUFFIXES)}; this one ends otherwise")]
         )
     try:
         with path.open("rb") as file:
@@ -96,11 +96,11 @@ def _read_text(path: Path) -> str:
     except FileNotFoundError:
         raise InvalidRecipe(path, [Mistake(f"there is no such file{_suggest_instead(path)}")]) from None
     except IsADirectoryError:
-        raise InvalidRecipe(path, [Mistake("this is a folder; a recipe is a file")]) from None
+        raise InvalidRecipe(path, [Mistake(f"this is a folder; a {what} is a file")]) from None
     except OSError as error:
         raise InvalidRecipe(path, [Mistake(f"cannot be read: {(error.strerror or str(error)).lower()}")]) from None
     if len(raw) > LARGEST:
-        raise InvalidRecipe(path, [Mistake(f"too large for a recipe: more than {LARGEST:,} bytes")])
+        raise InvalidRecipe(path, [Mistake(f"too large for a {what}: more than {LARGEST:,} bytes")])
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -108,7 +108,7 @@ def _read_text(path: Path) -> str:
         raise InvalidRecipe(path, [Mistake("expected text in UTF-8: is this a binary file?", line)]) from None
     if "\0" in text:
         raise InvalidRecipe(
-            path, [Mistake("this is a binary file, not a recipe", text[: text.index("\0")].count("\n") + 1)]
+            path, [Mistake(f"this is a binary file, not a {what}", text[: text.index("\0")].count("\n") + 1)]
         )
     return text
 
