@@ -66,13 +66,14 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.dispatch": _row(
         "terms own_files records redact machine loom circle runtime cantrip_actors", f"{COMMON} msgspec yaml"
     ),
+    "cantrip_actors.evals": _row("terms user_code recipes cantrip_actors", COMMON),
     "cantrip_actors.observe": _row(
         "terms redact records machine stream loom runtime cantrip_actors supervisors",
         f"{COMMON} msgspec opentelemetry starlette uuid_utils",
     ),
     "cantrip_actors.cluster": _row("", "ray"),
     "cantrip_actors.cli": _row(
-        "terms own_files redact records stream loom crystal circle runtime recipes dispatch"
+        "terms own_files redact records stream loom crystal circle runtime recipes dispatch evals"
         " cantrip_actors cluster observe http acp mcp mcp_server",
         f"{COMMON} click httpx rich typer yaml starlette",
     ),

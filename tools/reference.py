@@ -28,6 +28,7 @@ PUBLIC = (
     "cantrip_actors.agentic",
     "cantrip_actors.observe",
     "cantrip_actors.dispatch",
+    "cantrip_actors.evals",
     "cantrip_actors.testing",
     "supervisors",
     "supervisors.testing",
