@@ -1,5 +1,5 @@
 # Each target sets up what it needs in .venv, once, from requirements.lock; python3 (3.11 or newer) and pip are enough.
-# uv is used where it is on PATH, because it is quicker.
+# uv does the installing: the one on PATH, or the one that the lock names.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -17,7 +17,7 @@ PYTEST := tools/in_memory.sh $(PY) -m pytest -n $(WORKERS) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 # The packages that are there; those that come later need no change here.
-TYPED  := $(wildcard supervisors cantrip_actors conformance bench tools examples)
+TYPED  := $(wildcard supervisors cantrip_actors conformance bench tools examples tests/typed_answers.py)
 LINTED := $(TYPED) $(wildcard tests)
 SUITES := $(wildcard conformance/suites/*.yaml)
 
@@ -30,8 +30,8 @@ $(STAMP): requirements.lock pyproject.toml tools/venv.sh
 	@PYTHON="$(PYTHON)" tools/venv.sh $(VENV)
 	@touch $@
 
-kits: ## .kits, from npm: the MCP conformance kit, and the Node that it needs; its test runs where it is there
-	@npm install --prefix .kits --no-audit --no-fund --loglevel=error node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12
+kits: ## .kits, from npm: the MCP conformance kit, the Node that it needs, and pyright; their tests run where they are there
+	@npm install --prefix .kits --no-audit --no-fund --loglevel=error node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12 pyright@1.1.414
 
 clients: ## .clients: the published clients of OpenAI's and Anthropic's API, and of front ends; their tests run where they are there
 	@tools/clients.sh

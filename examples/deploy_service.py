@@ -13,12 +13,10 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from fastapi import Depends, FastAPI, Header, Request
+from fastapi.responses import JSONResponse
 
 from cantrip_actors import (
     PROVIDED,
@@ -94,45 +92,41 @@ class State(TypedDict):
 
 
 @asynccontextmanager
-async def lifespan(_app: Starlette) -> AsyncIterator[State]:
+async def lifespan(_app: FastAPI) -> AsyncIterator[State]:
     """Open the worker's runtime; at the end finish what is under way, and leave the rest to the other workers."""
     async with Runtime.open(LOOM, cantrips=[DESK], dependencies=provide, recover="resume") as runtime:
         yield {"runtime": runtime}
         await runtime.drain(GRACE)
 
 
-async def ask(request: Request) -> Response:
-    """Give an intent to the entity of the user, which any worker may be running."""
+def get_runtime(request: Request) -> Runtime:
+    """Return this worker's runtime."""
     runtime: Runtime = request.state.runtime
-    user, key = identify(request)
-    entity = await runtime.ensure(f"desk-{user}", DESK)
-    episode = await entity.send((await request.body()).decode(), by=user, key=key)
-    return JSONResponse({"answer": episode.result})
+    return runtime
 
 
-async def work(request: Request) -> Response:
-    """Cast a new entity, and wait for its answer. With the same key the next attempt waits for the same one."""
-    runtime: Runtime = request.state.runtime
-    user, key = identify(request)
-    episode = await runtime.cast(DESK, (await request.body()).decode(), by=user, key=f"{user}:{key}")
-    return JSONResponse({"answer": episode.result})
+class Caller(NamedTuple):
+    """The user of a request, and its key."""
+
+    user: str
+    key: str
 
 
-def identify(request: Request) -> tuple[str, str]:
-    """Return the user and the key of a request. A real service checks a token here."""
-    try:
-        return request.headers["x-user"], request.headers["idempotency-key"]
-    except KeyError as missing:
-        raise InvalidIntent(f"expected the header {missing}") from None
+def identify(
+    x_user: Annotated[str | None, Header()] = None, idempotency_key: Annotated[str | None, Header()] = None
+) -> Caller:
+    """Return whose request it is. A real service checks a token here."""
+    if not x_user or not idempotency_key:
+        raise InvalidIntent("expected the headers x-user and idempotency-key")
+    return Caller(x_user, idempotency_key)
 
 
-async def health(request: Request) -> Response:
-    """Answer 200 if this worker's loom can be written; a load balancer sends no request to any other."""
-    await request.state.runtime.check_writer()
-    return JSONResponse({"release": RELEASE})
+async def read_text(request: Request) -> str:
+    """Return the body of a request."""
+    return (await request.body()).decode()
 
 
-async def refuse(_request: Request, error: Exception) -> Response:
+async def refuse(_request: Request, error: Exception) -> JSONResponse:
     """Answer with the status of an error. After a 503 the client sends the request again, with the same key."""
     statuses: dict[type[Exception], int] = {RuntimeClosed: 503, InboxFull: 429, KeyUsed: 409, InvalidIntent: 400}
     status = statuses.get(type(error), 502)
@@ -140,12 +134,28 @@ async def refuse(_request: Request, error: Exception) -> Response:
     return JSONResponse({"error": f"{type(error).__name__}: {error}"}, status, headers)
 
 
-app = Starlette(
-    routes=[
-        Route("/ask", ask, methods=["POST"]),
-        Route("/jobs", work, methods=["POST"]),
-        Route("/health", health),
-    ],
-    exception_handlers={CantripError: refuse},
-    lifespan=lifespan,
-)
+app = FastAPI(lifespan=lifespan, exception_handlers={CantripError: refuse})
+
+Running = Annotated[Runtime, Depends(get_runtime)]
+By = Annotated[Caller, Depends(identify)]
+Text = Annotated[str, Depends(read_text)]
+
+
+@app.post("/ask")
+async def ask(runtime: Running, by: By, text: Text) -> dict[str, str]:
+    """Give an intent to the entity of the user, which any worker may be running."""
+    entity = await runtime.ensure(f"desk-{by.user}", DESK)
+    return {"answer": (await entity.send(text, by=by.user, key=by.key)).result}
+
+
+@app.post("/jobs")
+async def work(runtime: Running, by: By, text: Text) -> dict[str, str]:
+    """Cast a new entity, and wait for its answer. With the same key the next attempt waits for the same one."""
+    return {"answer": (await runtime.cast(DESK, text, by=by.user, key=f"{by.user}:{by.key}")).result}
+
+
+@app.get("/health")
+async def health(runtime: Running) -> dict[str, int]:
+    """Answer 200 if this worker's loom can be written; a load balancer sends no request to any other."""
+    await runtime.check_writer()
+    return {"release": RELEASE}

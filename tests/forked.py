@@ -50,8 +50,10 @@ PRELOADED = (
     "cantrip_actors.mcp_server",
     "cantrip_actors.recipes",
     "cantrip_actors.agentic",
+    "fastapi",
     "jsonschema",
     "httpx",
+    "uvicorn",
     "anyio._backends._asyncio",
     "anyio._backends._trio",
 )

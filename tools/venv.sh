@@ -25,12 +25,20 @@ if [ ! -x "$venv/bin/python" ] || ! new_enough "$venv/bin/python"; then
   "$found" -m venv --clear "$venv"
 fi
 
+by_pip() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input --no-compile "$@"; }
+# as uv does, byte code is made when a module is first imported: most of the packages' modules never are
+
 if command -v uv >/dev/null; then
-  install() { VIRTUAL_ENV=$PWD/$venv uv pip install --quiet "$@"; }
+  uv=uv
+elif "$venv/bin/python" -m uv --version >/dev/null 2>&1 \
+  || by_pip --no-deps --require-hashes --only-binary uv -r <(awk '/^[^ ]/ { is_uv = /^uv==/ } is_uv' requirements.lock); then
+  uv="$venv/bin/python -m uv" # pip takes seven times as long for the others
 else
-  # as uv does, byte code is made when a module is first imported: most of the packages' modules never are
-  install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input --no-compile "$@"; }
+  uv=
+  echo "notice: pip cannot get uv: pip installs, which takes longer" >&2
 fi
+
+install() { if [ -n "$uv" ]; then VIRTUAL_ENV=$PWD/$venv $uv pip install --quiet "$@"; else by_pip "$@"; fi; }
 # the lock names everything: a resolver would also look at newer releases of what is asked for with an extra, and refuse
 install --no-deps --require-hashes -r requirements.lock
 install --no-deps --no-build-isolation --editable packaging/supervisors --editable .

@@ -10,6 +10,7 @@ from cantrip_actors.records.records import Observation, Utterance
 from cantrip_actors.terms.context import LEAST_SHOWN, View, measure
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall
+from cantrip_actors.terms.on_demand import restore_call
 
 SKIPPED: Final = "[not run: done was called before]"
 LEFT_OUT: Final = "[not run: the thread was forked before]"
@@ -22,7 +23,8 @@ TOKENS_A_CHARACTER: Final = 0.3
 def render_utterance(said: Utterance) -> Message:
     """Return the assistant message of an utterance: its text and its code, as one text."""
     text = said.content if not said.code else f"{said.content}\n{said.code}" if said.content else said.code
-    return Message("assistant", text, said.tool_calls, None, None, False, said.thinking, said.blocks, said.images)
+    calls = tuple(map(restore_call, said.tool_calls)) if said.tool_calls else ()
+    return Message("assistant", text, calls, None, None, False, said.thinking, said.blocks, said.images)
 
 
 def render_result(observation: Observation, *, hidden: bool) -> Message:

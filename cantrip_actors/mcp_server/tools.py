@@ -138,7 +138,7 @@ def make_prompt(name: str, intent: str) -> types.GetPromptResult:
 
 def _build_description(name: str, cantrip: Cantrip) -> str:
     """Return the description of a cantrip for clients: its own, and its gates. Its system prompt is private."""
-    gates = ", ".join(gate for gate in cantrip.circle.open_gates if gate != "done")
+    gates = ", ".join(definition.name for definition in cantrip.circle.definitions if definition.name != "done")
     parts = [
         cantrip.description or f"Have the cantrip {name} achieve an intent.",
         f"Its gates: {gates}." if gates else "",

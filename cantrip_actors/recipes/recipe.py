@@ -52,11 +52,11 @@ def load_recipe(path: str | os.PathLike[str]) -> Cantrip:
     return cantrip
 
 
-_SHORT: Final = ("system", "gates", "max_turns", "skills")
+_SHORT: Final = ("system", "gates", "max_turns", "skills", "on_demand")
 """The short forms of `call` and `circle`."""
 _KEYS: Final = (*(field.name for field in fields(Cantrip) if field.init), *_SHORT, "root")
 _ANSWERS: Final[Mapping[str, type]] = {"str": str, "int": int, "float": float, "bool": bool}
-_CIRCLE_KEYS: Final = ("gates", "wards", "medium", "jail", "skills")
+_CIRCLE_KEYS: Final = ("gates", "wards", "medium", "jail", "skills", "on_demand")
 _SCRIPTED_KINDS: Final = {"usage": dict, "name": str, "context_window": int}
 _GATE_KINDS: Final = {
     **dict.fromkeys(("ephemeral", "idempotent", "read_only", "blocking"), bool),
@@ -100,6 +100,7 @@ class _RecipeReader(RecipeReader):
             "gates": list,
             "max_turns": int,
             "skills": str,
+            "on_demand": list,
             "answer": str,
         }
         parts = self.keep_typed(self.keep_known(data, _KEYS, (), ""), kinds, ())
@@ -130,7 +131,7 @@ class _RecipeReader(RecipeReader):
         if "max_turns" in parts:
             with self.at(("max_turns",)):
                 parse({"max_turns": parts["max_turns"]})
-        gates: dict[str, Any] = {"gates": self._gates(parts["gates"], ("gates",))} if "gates" in parts else {}
+        gates: dict[str, Any] = {key: self._gates(parts[key], (key,)) for key in ("gates", "on_demand") if key in parts}
         if "skills" in parts:
             gates["skills"] = self._check_folder(parts["skills"], ("skills",))
         return gates | ({"answer": self._answer(parts["answer"])} if "answer" in parts else {})
@@ -198,11 +199,13 @@ class _RecipeReader(RecipeReader):
 
     def _circle(self, circle: dict[str, Any]) -> Circle | None:
         before = len(self.mistakes)
+        for key in ("gates", "on_demand"):
+            if not isinstance(circle.get(key, []), list):
+                self.wrong(("circle", key), f"circle.{key}: expected a list, got {describe(circle[key])}")
+                return None
         items = circle.get("gates", [])
-        if not isinstance(items, list):
-            self.wrong(("circle", "gates"), f"circle.gates: expected a list, got {describe(items)}")
-            return None
         gates = self._gates(items, ("circle", "gates"))
+        on_demand = self._gates(circle.get("on_demand", []), ("circle", "on_demand"))
         if "done" not in [item.get("name") if isinstance(item, dict) else item for item in items]:
             self.wrong(
                 ("circle", "gates"),
@@ -223,8 +226,9 @@ class _RecipeReader(RecipeReader):
         skills = self._check_folder(circle["skills"], ("circle", "skills")) if "skills" in circle else None
         if len(self.mistakes) == before:
             with self.at(("circle", "skills") if "skills" in circle else ("circle",)):
-                usable = [gate for gate in gates if gate is not None]
-                return Circle(usable, wards or [], chosen, jail=circle.get("jail"), skills=skills)
+                usable, further = ([gate for gate in parts if gate is not None] for parts in (gates, on_demand))
+                jail = circle.get("jail")
+                return Circle(usable, wards or [], chosen, jail=jail, skills=skills, on_demand=further)
         return None
 
     def _gates(self, items: Sequence[Any], where: RecipePath) -> list[Gate | Wrap | ToolServer | None]:

@@ -46,8 +46,9 @@ class Cantrip(Generic[Answer_co]):
     `Annotated` type with a validator. `done` then asks for an answer of that type, only `done` ends the entity, and the
     entity corrects a wrong answer. `Episode.result` is a value of that type.
 
-    There are short forms: `system="…"` for `call=Call(system_prompt="…")`; `gates=[…]`, `max_turns=8` and
-    `skills="skills/"` for `circle=Circle(["done", …], [max_turns(8)], skills="skills/")`, to which `done` is added.
+    There are short forms: `system="…"` for `call=Call(system_prompt="…")`; `gates=[…]`, `max_turns=8`,
+    `skills="skills/"` and `on_demand=[…]` for
+    `circle=Circle(["done", …], [max_turns(8)], skills="skills/", on_demand=[…])`, to which `done` is added.
 
     Raises InvalidCantrip, with the name of the part, if a part is missing or wrong, or given in both forms.
     """
@@ -87,6 +88,7 @@ class Cantrip(Generic[Answer_co]):
         gates: Iterable[GatePart] | None = None,
         max_turns: int | None = None,
         skills: str | PurePath | None = None,
+        on_demand: Iterable[GatePart] | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -108,6 +110,7 @@ class Cantrip(Generic[Answer_co]):
         gates: Iterable[GatePart] | None = None,
         max_turns: int | None = None,
         skills: str | PurePath | None = None,
+        on_demand: Iterable[GatePart] | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -128,11 +131,12 @@ class Cantrip(Generic[Answer_co]):
         gates: Iterable[GatePart] | None = None,
         max_turns: int | None = None,
         skills: str | PurePath | None = None,
+        on_demand: Iterable[GatePart] | None = None,
     ) -> None:
         if crystal is None:
             raise InvalidCantrip("cantrip requires a crystal: a name such as 'anthropic:…' or an object with invoke")
         call = _complete_call(call, system)
-        circle = _complete_circle(circle, gates, max_turns, skills)
+        circle = _complete_circle(circle, gates, max_turns, skills, on_demand)
         if circle is None:
             raise InvalidCantrip(
                 "cantrip requires a circle: Circle(gates=['done'], wards=[max_turns(50)]), "
@@ -194,7 +198,12 @@ class Cantrip(Generic[Answer_co]):
             return
         if self.circle.medium != "tools":
             raise InvalidCantrip(f'tool_choice "gate:{gate}": a program calls the gates here; leave it out')
-        if any(gate.startswith(f"{server.name}__") for server in self.circle.servers):
+        server = next((server for server in self.circle.servers if server.owns(gate)), None)
+        if gate in self.circle.hidden or (server is not None and server.on_demand):
+            raise InvalidCantrip(
+                f'tool_choice "gate:{gate}": it is on demand, so no query offers it: put it among the gates'
+            )
+        if server is not None:
             return  # a tool of a server; its tools are not known yet
         if gate not in self.circle.open_gates:
             raise InvalidCantrip(
@@ -302,17 +311,21 @@ def _complete_call(call: Call | None, system: str | None) -> Call | None:
 
 
 def _complete_circle(
-    circle: Circle | None, gates: Iterable[GatePart] | None, turns: int | None, skills: str | PurePath | None
+    circle: Circle | None,
+    gates: Iterable[GatePart] | None,
+    turns: int | None,
+    skills: str | PurePath | None,
+    on_demand: Iterable[GatePart] | None,
 ) -> Circle | None:
     """Return the circle, or the one that its short forms stand for."""
-    short = next(
-        (name for name, part in (("gates", gates), ("max_turns", turns), ("skills", skills)) if part is not None), None
-    )
+    parts = {"gates": gates, "max_turns": turns, "skills": skills, "on_demand": on_demand}
+    short = next((name for name, part in parts.items() if part is not None), None)
     if short is None:
         return circle
     if circle is not None:
         raise InvalidCantrip(f"cantrip: {short} is short for a part of circle=Circle(…): give one of them, not both")
-    return Circle(gates or (), () if turns is None else [max_turns(turns)], skills=skills).with_done()
+    wards = () if turns is None else [max_turns(turns)]
+    return Circle(gates or (), wards, skills=skills, on_demand=on_demand or ()).with_done()
 
 
 def _check_keys(crystals: Mapping[Any, object], needs: Mapping[Any, object]) -> None:

@@ -11,6 +11,7 @@ from cantrip_actors.terms.answer import hold_to_schema
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
+from cantrip_actors.terms.errors import find_nearest
 from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.messages import ALIASES, find_named_gate
 from cantrip_actors.terms.own_gates import AgentRequest
@@ -53,11 +54,11 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     names = list(dict.fromkeys((*asked_for, "done")))  # without `done` a child could not finish; every parent has it
     for name in names:
         if name not in gates:
-            return Refused(f'cannot grant gate "{name}": the parent\'s gates are {", ".join(gates)}')
+            return Refused(f'cannot grant gate "{name}": the parent\'s gates are {_describe(parent, name, gates)}')
     removed = [ALIASES.get(name, name) for name in request.remove_gates]
     for name in removed:
         if parent.circle.gate(name) is None:
-            return Refused(f'cannot remove gate "{name}": the parent\'s gates are {", ".join(gates)}')
+            return Refused(f'cannot remove gate "{name}": the parent\'s gates are {_describe(parent, name, gates)}')
     idle = next((name for name in PROGRAMS if getattr(request, name) is not None), None)
     if idle is not None and parent.circle.medium == "tools":
         return Refused(
@@ -97,6 +98,12 @@ def _find_depth_fault(parent: Cantrip) -> str | None:
     if parent.level >= DEEPEST_LEVEL:
         return f"cannot delegate: entities nest at most {DEEPEST_LEVEL} levels deep: do the rest yourself"
     return None
+
+
+def _describe(parent: Cantrip, name: str, gates: Mapping[str, Gate]) -> str:
+    """Return the names of a parent's gates; of those that it is not shown, the nearest to a name."""
+    hidden = parent.circle.hidden & gates.keys()
+    return ", ".join([*(gate for gate in gates if gate not in hidden), *find_nearest(name, hidden)])
 
 
 def _list_lent_gates(parent: Cantrip) -> Mapping[str, Gate]:

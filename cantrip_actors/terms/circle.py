@@ -8,6 +8,7 @@ is an actor of `runtime/`. This file describes the circle and derives the tool d
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,15 +18,23 @@ from typing import Any, Final, Literal, get_args
 
 from cantrip_actors.terms.arguments import check, check_kind, is_list
 from cantrip_actors.terms.companion import Companion
-from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
+from cantrip_actors.terms.errors import InvalidCantrip, find_nearest, suggest_nearest
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
+from cantrip_actors.terms.on_demand import FIND_GATES, USE_GATE, bind_catalogue, is_own_gate
 from cantrip_actors.terms.own_gates import DELEGATION, DONE, expand_set, needs_children
 from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.skill import make_skill_gate
-from cantrip_actors.terms.tool_server import Calls, ListedTools, ToolServer, ToolServerError, make_gates
+from cantrip_actors.terms.tool_server import (
+    Calls,
+    ListedTools,
+    ToolServer,
+    ToolServerError,
+    describe_without_words,
+    make_gates,
+)
 from cantrip_actors.terms.value import replace_fields, set_fields
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
@@ -51,11 +60,13 @@ class Circle:
     An entity is refused before it starts if its machine lacks that mechanism. A `ToolServer` among the gates adds a
     gate for each of its tools, which are listed when an entity is made. `skills` is a folder with a folder for each
     skill, in the open format of SKILL.md; it adds a gate `skill`, which shows their names and descriptions and reads
-    them.
+    them. `on_demand` takes what `gates` takes: these are gates of the circle too, but the crystal is not shown their
+    definitions. It finds them with the gate `find_gates`, and calls them with `use_gate` or, in a code circle, in its
+    programs.
 
     Raises InvalidCantrip for unknown gates (also in `remove_gate`), wards or media, for two gates of one name, for a
-    gate whose dependency is missing (CIRCLE-10), and for a ward on programs in a circle without programs. Warns with
-    LethalTrifecta if its gates bring private data, untrusted content and a way out.
+    gate whose dependency is missing (CIRCLE-10), for a `done` on demand, and for a ward on programs in a circle without
+    programs. Warns with LethalTrifecta if its gates bring private data, untrusted content and a way out.
     """
 
     gates: tuple[Gate, ...] = ()
@@ -78,8 +89,9 @@ class Circle:
         jail: JailName | None = None,
         servers: Iterable[ToolServer] = (),
         skills: str | PurePath | None = None,
+        on_demand: Iterable[GatePart] = (),
     ) -> None:
-        for what, value in (("gates", gates), ("wards", wards), ("servers", servers)):
+        for what, value in (("gates", gates), ("wards", wards), ("servers", servers), ("on_demand", on_demand)):
             expected = "a list, as in Circle(gates=['done'], wards=[max_turns(50)])"
             check(is_list(value), f"circle: {what}", expected, value, InvalidCantrip)
         if medium not in get_args(MediumName):
@@ -89,15 +101,28 @@ class Circle:
         servers = tuple(servers)
         for server in servers:
             check_kind("circle: servers", server, ToolServer, "servers of tools, as from mcp.http(…)", InvalidCantrip)
-        parts = [*servers, *gates]
+        parts, further = [*servers, *gates], list(on_demand)
         own = [part for part in parts if not isinstance(part, ToolServer)]
+        own_further = [part for part in further if not isinstance(part, ToolServer)]
         if skills is not None:
             roots = [part.dependencies["root"] for part in own if isinstance(part, Gate) and _has_folder(part)]
             own.append(make_skill_gate(skills, roots))
+        if further and not any(isinstance(part, Gate) and is_own_gate(part, FIND_GATES) for part in own):
+            own += [FIND_GATES, USE_GATE] if medium == "tools" else [FIND_GATES]
         tool_servers = tuple(part for part in parts if isinstance(part, ToolServer))
+        tool_servers += tuple(replace(part, on_demand=True) for part in further if isinstance(part, ToolServer))
         _check_names("servers of tools", [server.name for server in tool_servers])
-        tool_servers = tuple(server.with_wraps(part for part in own if server.is_for(part)) for server in tool_servers)
-        own_gates = _collect_gates(part for part in own if not any(server.is_for(part) for server in tool_servers))
+        wraps = [*own, *own_further]
+        tool_servers = tuple(
+            server.with_wraps(part for part in wraps if server.is_for(part)) for server in tool_servers
+        )
+        own_gates = (
+            *_collect_gates(part for part in own if not any(server.is_for(part) for server in tool_servers)),
+            *_collect_on_demand(
+                part for part in own_further if not any(server.is_for(part) for server in tool_servers)
+            ),
+        )
+        _check_use_gate(own_gates)
         _check_names("gates", [gate.name for gate in own_gates])
         stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
         flat = [ward for entry in stated for ward in ((entry,) if isinstance(entry, Ward) else entry)]
@@ -225,7 +250,27 @@ class Circle:
             for gate in self.gates
             if gate.name not in wards.removed and not (wards.depth == 0 and needs_children(gate))
         }
+        finder = left.get(FIND_GATES.name)
+        if finder is not None and is_own_gate(finder, FIND_GATES):
+            gates = [gate for gate in left.values() if gate.on_demand]
+            left[finder.name] = bind_catalogue(finder, gates, self.medium)
         return MappingProxyType(left)
+
+    @cached_property
+    def has_calls_by_name(self) -> bool:
+        """Whether its entity calls gates with `use_gate`."""
+        return is_own_gate(self.open_gates.get(USE_GATE.name), USE_GATE)
+
+    @cached_property
+    def hidden(self) -> frozenset[str]:
+        """The names of the open gates whose definitions the crystal is not shown, because it can find and call them.
+
+        A circle that has lost the means for that, such as that of a child, shows its gates on demand.
+        """
+        can_find = is_own_gate(self.open_gates.get(FIND_GATES.name), FIND_GATES)
+        can_call = self.medium != "tools" or self.has_calls_by_name
+        names = (gate.name for gate in self.open_gates.values() if gate.on_demand)
+        return frozenset(names) if can_find and can_call else frozenset()
 
     @cached_property
     def risks(self) -> Mapping[Risk, tuple[str, ...]]:
@@ -254,7 +299,13 @@ class Circle:
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The tool definitions of the open gates, as the crystal sees them (CALL-3)."""
-        return tuple(gate.definition for gate in self.open_gates.values())
+        return tuple(map(self._define, (gate for gate in self.open_gates.values() if gate.name not in self.hidden)))
+
+    def _define(self, gate: Gate) -> ToolDefinition:
+        """Return a gate's definition. The system prompt of a code circle has no words of a server."""
+        if self.medium != "tools" and gate.on_demand and gate.server is not None:
+            return describe_without_words(gate.definition, gate.server.name)
+        return gate.definition
 
     @cached_property
     def all_definitions(self) -> tuple[ToolDefinition, ...]:
@@ -265,7 +316,15 @@ class Circle:
         """Return why a closed gate cannot be called: the text of the error observation."""
         if name in DELEGATION and self.gate(name) is not None and self.resolved.depth == 0:
             return f"gate not available: {name}: no deeper delegation is allowed here (max_depth is 0)"
-        return f"gate not available: {name}; available: {', '.join(self.open_gates)}"
+        return f"gate not available: {name}; {self.describe_available(name)}"
+
+    def describe_available(self, name: str) -> str:
+        """Return the open gates for an error text; of those that are not shown, the nearest to a name."""
+        shown = ", ".join(gate for gate in self.open_gates if gate not in self.hidden)
+        if not self.hidden:
+            return f"available: {shown}"
+        nearest = ", ".join(find_nearest(name, self.hidden)) or "none with such a name"
+        return f"available: {shown}; on demand: {nearest} (find_gates finds all {len(self.hidden)})"
 
     def narrowed(self, gates: Iterable[Gate], wards: Wards) -> Circle:
         """Return a child's circle: `gates` of this circle under `wards` that are already resolved (COMP-1, COMP-7)."""
@@ -281,7 +340,11 @@ class Circle:
 
     @cached_property
     def _own_json(self) -> dict[str, Any]:
-        gates = [_build_header(gate) for gate in self.open_gates.values()]
+        hidden = self.hidden
+        gates = [
+            _build_header(gate) | ({"on_demand": True} if gate.name in hidden else {})
+            for gate in self.open_gates.values()
+        ]
         return self._build_medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
 
     def identity(self) -> tuple[dict[str, Any], list[str]]:
@@ -302,8 +365,8 @@ def _has_folder(gate: Gate) -> bool:
 
 
 def _check_names(what: str, names: Sequence[str]) -> None:
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(names).items():
+        if count > 1:
             raise InvalidCantrip(f'two {what} are called "{name}": give one of them another name')
 
 
@@ -323,11 +386,27 @@ def _check_limited(wards: Wards, gates: Sequence[Gate], unlisted: Sequence[ToolS
         if gate is None and not any(server.owns(limit.gate) for server in unlisted):
             nearest = suggest_nearest(limit.gate, [gate.name for gate in gates])
             raise InvalidCantrip(f'max_calls: "{limit.gate}": expected the name of a gate of this circle: {nearest}')
-        if gate is not None and gate.kind not in ("function", "deferred"):
+        is_counted = gate is None or (gate.kind in ("function", "deferred") and not is_own_gate(gate, USE_GATE))
+        if not is_counted:
             raise InvalidCantrip(
                 f'max_calls: "{limit.gate}" has no function whose calls are counted: max_children limits children, '
                 "max_gate_calls all calls of a turn, and a step of wrap refuses a call"
             )
+
+
+def _collect_on_demand(parts: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> list[Gate]:
+    gates = [replace(gate, on_demand=True) for gate in _collect_gates(parts)]
+    if any(gate.name == "done" for gate in gates):
+        raise InvalidCantrip('on_demand: an entity has to see the gate "done" to end: put it among the gates')
+    return gates
+
+
+def _check_use_gate(gates: Iterable[Gate]) -> None:
+    own = next((gate for gate in gates if is_own_gate(gate, USE_GATE)), None)
+    if own is not None and own.wrappers:
+        raise InvalidCantrip(
+            f"{own.wrappers[0].name}: a call of use_gate is a call of the gate that it names: wrap that gate instead"
+        )
 
 
 def _check_jail(jail: JailName | None, medium: MediumName) -> None:

@@ -11,6 +11,7 @@ Every message says what was expected, what arrived, and what to do about it. The
 from __future__ import annotations
 
 import difflib
+import heapq
 import math
 from collections.abc import Iterable, Sequence
 
@@ -242,6 +243,18 @@ class Withdrawn(CantripError):
 
 class RuntimeClosed(CantripError):
     """The runtime is not open yet, or is closed."""
+
+
+def find_nearest(name: object, known_names: Iterable[str]) -> list[str]:
+    """Return the few known names that are most like a name, nearest first.
+
+    Names that share no pairs of letters with it are left out before the rest is compared, which takes long.
+    """
+    wanted = str(name)[:64]
+    pairs = {wanted[at : at + 2] for at in range(len(wanted) - 1)}
+    shared = {known: sum(pair in known for pair in pairs) / (len(known) + len(wanted)) for known in known_names}
+    likely = heapq.nlargest(30, sorted(shared), key=shared.__getitem__)
+    return difflib.get_close_matches(wanted, likely, n=5, cutoff=0.5)
 
 
 def suggest_nearest(name: object, known_names: Iterable[str]) -> str:

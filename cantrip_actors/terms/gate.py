@@ -113,6 +113,8 @@ class Gate:
     """How failed attempts of the function are retried; None if they are not."""
     max_shown: int | None = None
     """Characters of one result that a query shows; None for a quarter of the model's window, at most 100,000."""
+    on_demand: bool = False
+    """True if `find_gates` returns its definition to the entity and the call leaves it out."""
     hints: str = field(default="", repr=False, compare=False)
     """What its server says of it to a person who decides about a call."""
 
@@ -169,6 +171,8 @@ class Gate:
         identity: dict[str, Any] = {"name": self.name, "parameters": parameters} | ({"wrapped": steps} if steps else {})
         if self.kind == "deferred":
             identity["deferred"] = True
+        if self.on_demand:
+            identity["on_demand"] = True
         return identity, description
 
     @property

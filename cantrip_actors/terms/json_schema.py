@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
 
@@ -42,11 +42,27 @@ def load() -> None:
 
 
 def find_schema_fault(schema: Mapping[str, Any], *, foreign: bool = False) -> str | None:
-    """Return what is wrong with a JSON Schema, or None. The patterns of a `foreign` one are not compiled."""
-    from jsonschema import Draft202012Validator, FormatChecker, SchemaError
+    """Return what is wrong with a JSON Schema, or None. The patterns of a `foreign` one are not compiled.
 
+    The first check of a schema takes several milliseconds. Equal ones are checked once.
+    """
     if is_deeper(schema, DEEPEST):
         return f"it has more than {DEEPEST} levels"
+    try:
+        text = orjson.dumps(schema, default=dict)
+    except TypeError:  # whole numbers of more than 64 bits
+        return _check_schema(schema, foreign)
+    return _check_text(text, foreign)
+
+
+@lru_cache(maxsize=4096)
+def _check_text(schema: bytes, foreign: bool) -> str | None:
+    return _check_schema(orjson.loads(schema), foreign)
+
+
+def _check_schema(schema: Mapping[str, Any], foreign: bool) -> str | None:
+    from jsonschema import Draft202012Validator, FormatChecker, SchemaError
+
     formats = {"format_checker": FormatChecker(formats=())} if foreign else {}
     try:
         Draft202012Validator.check_schema(schema, **formats)
@@ -100,9 +116,34 @@ def make_validator(schema: Mapping[str, Any], *, foreign: bool = False) -> Draft
     from jsonschema import Draft202012Validator
     from referencing.jsonschema import EMPTY_REGISTRY
 
-    kind = _make_validator_class() if foreign else Draft202012Validator
-    validator: Draft202012Validator = kind(schema, registry=EMPTY_REGISTRY)
-    return validator
+    if foreign:
+        return cast("Draft202012Validator", ForeignValidator(schema))
+    return Draft202012Validator(schema, registry=EMPTY_REGISTRY)
+
+
+class ForeignValidator:
+    """The validator of a foreign schema. It has a class of its own, which is made for the first check."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = schema
+        self._validator: Any = None
+
+    @property
+    def followed(self) -> list[int]:
+        """The number of references that the current check has followed, as the only item."""
+        followed: list[int] = self._load().followed
+        return followed
+
+    def iter_errors(self, value: Any) -> Any:
+        """Return an iterator over the violations of the schema by a value."""
+        return self._load().iter_errors(value)
+
+    def _load(self) -> Any:
+        from referencing.jsonschema import EMPTY_REGISTRY
+
+        if self._validator is None:
+            self._validator = _make_validator_class()(self._schema, registry=EMPTY_REGISTRY)
+        return self._validator
 
 
 def _make_validator_class() -> Any:

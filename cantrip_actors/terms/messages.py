@@ -58,13 +58,15 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
     """One gate call of an utterance (CRYSTAL-4).
 
     `id` is "" until the loop assigns one, if the crystal gave none. `args` is None if the arguments were not a JSON
-    object; `raw` then holds what the crystal sent, and the call becomes an error observation.
+    object; `raw` then holds what the crystal sent, and the call becomes an error observation. The crystal made a call
+    that is `by_name` through `use_gate` (`on_demand.py`).
     """
 
     id: str
     gate: str
     args: Mapping[str, Any] | None
     raw: str | None = None
+    by_name: bool = False
 
     @property
     def arguments(self) -> str:
@@ -102,6 +104,7 @@ class ToolCall(_Readable, Value, frozen=True, gc=False):
             and _is_text(self.gate)
             and self.gate not in ALIASES
             and (self.raw is None or _is_text(self.raw))
+            and isinstance(self.by_name, bool)
             and (self.args is None or (isinstance(self.args, dict) and _is_json(self.args)))
         )
 
@@ -281,7 +284,7 @@ class Response(Value, frozen=True, gc=False):
             while new_id in ids:
                 new_id += "_"
             ids.add(new_id)
-            calls.append(ToolCall(new_id, call.gate, call.args, call.raw))
+            calls.append(replace(call, id=new_id))
         return replace(self, tool_calls=tuple(calls))
 
 

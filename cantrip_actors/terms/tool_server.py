@@ -28,6 +28,7 @@ from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import gate, get_call
 from cantrip_actors.terms.image import MessageParts
 from cantrip_actors.terms.json_schema import find_schema_fault, make_validator
+from cantrip_actors.terms.messages import ToolDefinition
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.server_prompt import Prompt, PromptMessage
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Wrapper
@@ -240,6 +241,8 @@ class ToolServer:
     """The steps around every tool that is not known to be read-only."""
     wrapped: tuple[Wrap, ...] = ()
     """The wrappers that a circle puts around its tools' gates, `wrap("NAME__TOOL", …)`."""
+    on_demand: bool = False
+    """True if the call leaves out the definitions of its tools; see `Circle`."""
     transport: ClassVar[Literal["pipe", "tcp", "inproc"]] = "inproc"
     """The transport to the server, in OpenTelemetry's terms."""
 
@@ -317,6 +320,7 @@ class ToolServer:
             "trust_hints": self.trust_hints or None,
             "guard": None if self.guard is None else self.guard.name,
             "wrapped": wrapped or None,
+            "on_demand": self.on_demand or None,
         }
         return {
             "name": self.name,
@@ -448,8 +452,10 @@ def make_gates(server: ToolServer, listed: ListedTools, calls: Calls, *, in_prog
     """Return the gates of a server's tools; `in_programs` if programs call them.
 
     A code circle describes its gates in the system prompt, which must not contain untrusted text. So with `in_programs`
-    the gates carry no text of the server, and one more gate, `NAME__tools`, returns all of it as data.
+    the gates carry no text of the server, and one more gate, `NAME__tools`, returns all of it as data. Gates on demand
+    are not in the system prompt.
     """
+    in_programs = in_programs and not server.on_demand
     gates = [_make_gate(server, tool, calls, in_programs=in_programs) for tool in listed.tools]
     if in_programs and gates:
         gates.append(_make_catalogue(server, listed))
@@ -463,27 +469,38 @@ def _make_gate(server: ToolServer, tool: Tool, calls: Calls, *, in_programs: boo
 
     name = make_gate_name(server, tool.name)
     described = f"A tool of the server {server.name}; {server.name}__tools() tells what it is for."
-    tool_gate = Gate.of(
-        call_tool,
-        name=name,
-        description=described if in_programs and tool.kind == "tool" else tool.description,
-        parameters=_strip_descriptions(tool.parameters) if in_programs else tool.parameters,
-        idempotent=tool.idempotent and server.trust_hints,
-        read_only=tool.read_only and server.trust_hints,
-        timeout=server.timeout,
-        max_shown=server.max_shown,
-        risks=_find_risks(server, tool),
-    )
+    parameters = {"type": "object", **(_strip_descriptions(tool.parameters) if in_programs else tool.parameters)}
+    if parameters["type"] != "object":
+        raise InvalidCantrip(f'gate {name}: expected parameters of type "object", got "{parameters["type"]}"')
+    read_only = tool.read_only and server.trust_hints
     wrappers: list[Wrapper] = []
     if server.ask == "all" or tool.name in server.ask:
         wrappers.append(Wrapper("ask_first", ask=AskFirst()))
-    if server.guard is not None and not tool_gate.read_only and not (wrappers and server.guard.ask):
+    if server.guard is not None and not read_only and not (wrappers and server.guard.ask):
         wrappers.insert(0, server.guard)
-    checked = make_validator(tool_gate.parameters, foreign=True)
-    hints = tool.describe_hints(server.name)
-    return replace(
-        tool_gate, site=((CALL, get_call),), server=server, wrappers=tuple(wrappers), schema=checked, hints=hints
+    return Gate(
+        name=name,
+        description=described if in_programs and tool.kind == "tool" else tool.description,
+        parameters=parameters,
+        function=call_tool,
+        idempotent=tool.idempotent and server.trust_hints,
+        read_only=read_only,
+        timeout=server.timeout,
+        max_shown=server.max_shown,
+        risks=_find_risks(server, tool),
+        site=((CALL, get_call),),
+        server=server,
+        wrappers=tuple(wrappers),
+        schema=make_validator(parameters, foreign=True),
+        hints=tool.describe_hints(server.name),
+        on_demand=server.on_demand,
     )
+
+
+def describe_without_words(definition: ToolDefinition, server: str) -> ToolDefinition:
+    """Return the definition of a server's tool without the server's own words, as a system prompt may contain it."""
+    description = f"A tool of the server {server}."
+    return ToolDefinition(definition.name, description, _strip_descriptions(definition.parameters))
 
 
 def _find_risks(server: ToolServer, tool: Tool) -> frozenset[Risk]:

@@ -11,7 +11,6 @@ found, with its history; `--again` repeats that history.
 from __future__ import annotations
 
 import argparse
-import gc
 import multiprocessing
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from conformance.crash.compare import Story, story_of
 from conformance.crash.faults import faults, suffer
 from conformance.crash.history import WORKLOADS, History, HistoryResult, live_through, run_undisturbed
 from conformance.crash.ledger import lines
+from conformance.crash.life import warm_up
 from conformance.crash.outages import outages, survive
 from conformance.crash.places import DURABILITIES, STORES, postgres
 from conformance.crash.rivals import freeze
@@ -61,7 +61,7 @@ Row = dict[str, Any]
 def main(argv: Sequence[str]) -> int:
     """Return the exit code: 0 without problems, 2 if nothing could be run."""
     options = _parser().parse_args(argv)
-    gc.freeze()  # so that a fork does not copy the imported modules
+    warm_up()
     with ExitStack() as stack:
         wanted = list(_parse_wanted(options))
         server = None

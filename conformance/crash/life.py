@@ -8,6 +8,8 @@ other half resume each entity themselves.
 
 from __future__ import annotations
 
+import gc
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -23,9 +25,9 @@ from conformance.crash.fate import Fate
 from conformance.crash.ledger import Ledger, of_kind
 from conformance.crash.programs import CANTRIPS
 from conformance.crash.timed import wait_for_firing
-from conformance.crash.workload import HELD, HINT, MOVING, Root, label_of, world
+from conformance.crash.workload import HELD, HINT, MOVING, TINY, Root, label_of, world
 
-__all__ = ["RECOVERIES", "Life", "live", "work"]
+__all__ = ["RECOVERIES", "Life", "live", "warm_up", "work"]
 
 Recover = Literal["list", "resume"]
 RECOVERIES: Final[tuple[Recover, ...]] = ("list", "resume")
@@ -51,6 +53,18 @@ def live(life: Life) -> None:
     world.ledger = ledger = Ledger(life.ledger, life.number, fate)
     watch(ledger, fate)
     anyio.run(_live, life, ledger, fate)
+
+
+def warm_up() -> None:
+    """Run the smallest workload in this process, so that its forks need not import and compile what a first run does.
+
+    The loom is in memory: it is none of those that are watched, and no thread is left.
+    """
+    with tempfile.TemporaryDirectory(prefix="crash-") as folder:
+        fate = Fate()
+        ledger = world.ledger = Ledger(Path(folder) / "ledger", 0, fate)
+        anyio.run(_live, Life(0, "memory:", ledger.path, TINY), ledger, fate)
+    gc.freeze()  # so that a fork does not copy what was imported and made
 
 
 async def _live(life: Life, ledger: Ledger, fate: Fate) -> None:

@@ -31,6 +31,7 @@ from cantrip_actors.circle.medium import (
     medium,
 )
 from cantrip_actors.terms.gate_function import gate
+from conformance.cases import FastLoader
 from tests.circle.heart import LATE, Hearts
 from tests.circle.unhurried import unhurried
 from tests.exhaustive import part
@@ -40,7 +41,7 @@ LIMITS = ProgramLimits(seconds=0.1, memory=16 * 2**20, output=2_000, gate_calls=
 AMPLE = replace(LIMITS, seconds=2)
 """Seconds that an event loop may be kept waiting by a step in a thread."""
 
-DATA = yaml.safe_load((Path(__file__).parent / "escapes" / "javascript.yaml").read_text(encoding="utf-8"))
+DATA = yaml.load((Path(__file__).parent / "escapes" / "javascript.yaml").read_text(encoding="utf-8"), FastLoader)
 
 
 class Attempt(NamedTuple):

@@ -32,6 +32,7 @@ from cantrip_actors.circle.medium import (
     medium,
 )
 from cantrip_actors.terms.own_gates import DONE
+from conformance.cases import FastLoader
 from tests.circle.heart import LATE, Hearts
 from tests.circle.medium_contract import search
 from tests.circle.unhurried import unhurried
@@ -52,7 +53,7 @@ class Attempt(NamedTuple):
 
 ATTEMPTS = [
     Attempt(**one)
-    for one in yaml.safe_load((Path(__file__).parent / "escapes" / "python.yaml").read_text(encoding="utf-8"))
+    for one in yaml.load((Path(__file__).parent / "escapes" / "python.yaml").read_text(encoding="utf-8"), FastLoader)
 ]
 EXHAUSTS = [one for one in ATTEMPTS if one.kind == "exhaust"]
 

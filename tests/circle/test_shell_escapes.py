@@ -28,6 +28,7 @@ from cantrip_actors.circle.medium import Answer, Finished, ProgramLimits, Steppe
 from cantrip_actors.circle.shell.confine import JailName
 from cantrip_actors.circle.shell.medium import ShellSandbox
 from cantrip_actors.terms.gate_function import gate
+from conformance.cases import FastLoader
 from tests.circle.heart import LATE, Hearts
 from tests.circle.shell_jails import JAILS, confined_by
 from tests.circle.unhurried import unhurried
@@ -39,7 +40,7 @@ LIMITS = ProgramLimits(seconds=0.2, output=2_000, gate_calls=10)
 AMPLE = ProgramLimits(seconds=1.0, output=20_000, gate_calls=10)
 """Seconds that an event loop may be kept waiting by a step in a thread."""
 
-DATA = yaml.safe_load((Path(__file__).parent / "escapes" / "shell.yaml").read_text(encoding="utf-8"))
+DATA = yaml.load((Path(__file__).parent / "escapes" / "shell.yaml").read_text(encoding="utf-8"), FastLoader)
 
 
 def attempts(part: str) -> list[Any]:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import anthropic.types as anthropic_types
-import openai.types.chat as chat_types
-import openai.types.responses as openai_types
 import orjson
 import pytest
-from google.genai import types as google_types
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -77,6 +73,8 @@ class TestRequests:
         assert body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
         assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
         assert body["service_tier"] == "auto"
+        import anthropic.types as anthropic_types  # here, because each worker of `make test` imports this module
+
         TypeAdapter(anthropic_types.ToolChoiceParam).validate_python(body["tool_choice"])
         TypeAdapter(anthropic_types.ThinkingConfigParam).validate_python(body["thinking"])
         forced, _ = asked("anthropic", choice="required", parallel_tool_calls=False)
@@ -91,6 +89,8 @@ class TestRequests:
         assert body["text"] == {"verbosity": "low"}
         assert body["reasoning"] == {"effort": "high", "summary": "detailed"}
         assert set(body["include"]) == {"reasoning.encrypted_content", "message.output_text.logprobs"}
+        import openai.types.responses as openai_types
+
         TypeAdapter(openai_types.response_create_params.ResponseCreateParamsStreaming).validate_python(body)
         assert asked("openai", effort="low", reasoning_summary="none")[0]["reasoning"]["summary"] is None
 
@@ -99,6 +99,8 @@ class TestRequests:
         names = ("parallel_tool_calls", "service_tier", "frequency_penalty", "presence_penalty", "seed", "verbosity")
         assert {name: body[name] for name in names} == {name: ALL[name] for name in names}
         assert (body["logprobs"], body["top_logprobs"]) == (True, 2)
+        import openai.types.chat as chat_types
+
         TypeAdapter(chat_types.completion_create_params.CompletionCreateParamsStreaming).validate_python(body)
         router, _ = asked("openrouter", effort="high", reasoning_summary="none")
         assert router["reasoning"] == {"effort": "high", "exclude": True}
@@ -108,6 +110,8 @@ class TestRequests:
         config = body["generationConfig"]
         assert (config["frequencyPenalty"], config["presencePenalty"], config["seed"]) == (0.5, -0.5, 7)
         assert (config["responseLogprobs"], config["logprobs"], body["serviceTier"]) == (True, 2, "auto")
+        from google.genai import types as google_types
+
         google_types.GenerationConfig.model_validate(config)
         hidden, _ = asked("google", effort="high", reasoning_summary="none")
         assert hidden["generationConfig"]["thinkingConfig"]["includeThoughts"] is False

@@ -47,7 +47,7 @@ def live(cantrips: Any, url: str = "memory:", **more: Any) -> Iterator[Live]:
 
 
 def chromium() -> str | None:
-    return shutil.which("chromium")
+    return shutil.which("chromium-headless-shell") or shutil.which("chromium")
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def test_a_backup_of_a_loom_in_use_has_its_records_mail_and_blobs(lasting, tmp_p
 
 
 WRITE = """
-import sys
+import sys, time
 from cantrip_actors.loom import Mail, open_store
 from cantrip_actors.records.records import IntentGiven
 from tests.loom.histories import AT, header, turn
@@ -94,6 +94,7 @@ with open_store(sys.argv[1]) as store:
         taken = IntentGiven("w", "go", AT, key=f"k{n}")
         store.append([taken, *turn("w", f"t{n}", last, n, terminated=True)], taken=[(0, row.no)])
         last = f"t{n}"
+        time.sleep(0.002)  # as fast as it can, it would write more than each backup reads
 """
 
 

@@ -271,7 +271,7 @@ async def test_a_rolling_restart_of_four_nodes_under_load_is_not_noticed_by_send
                 stop.set()
                 stops[n] = anyio.Event()
                 tasks.start_soon(serve, f"w{n} again", stops[n])
-                await anyio.sleep(10)
+                await anyio.sleep(5)
             is_over = True
         for stop in stops:
             stop.set()

@@ -19,6 +19,8 @@ from tests.forked import Forked
 from tests.loom import postgres
 
 WORKERS = 4
+NEW, OLD = 1_000_000, 2_000_000
+"""The numbers of the first requests while all workers have the new release, and after the roll back."""
 USERS = 6
 RATE = 50 if EXHAUSTIVE else 20
 """Requests a second."""
@@ -111,13 +113,21 @@ class Deploy:
                 assert answer.status_code == 503, answer.text
             await anyio.sleep(0.1)
 
-    async def keep_asking(self, client: httpx.AsyncClient) -> None:
-        began, number = anyio.current_time(), 0
+    async def ask_each(self, client: httpx.AsyncClient, first: int) -> None:
+        """Send two requests of each user; each is answered."""
+        asked = len(self.answers)
+        async with anyio.create_task_group() as tasks:
+            for number in range(first, first + 2 * USERS):
+                tasks.start_soon(self.request, client, number)
+        assert len(self.answers) == asked + 2 * USERS
+
+    async def keep_asking(self, client: httpx.AsyncClient, number: int = 0) -> None:
+        began, first = anyio.current_time(), number
         async with anyio.create_task_group() as tasks:
             while not self.is_over:
                 tasks.start_soon(self.request, client, number)
                 number += 1
-                await anyio.sleep_until(began + number / RATE)
+                await anyio.sleep_until(began + (number - first) / RATE)
 
 
 @pytest.mark.rule("Y-05")
@@ -138,12 +148,13 @@ def test_a_rolling_restart_under_load_loses_doubles_and_mixes_nothing(tmp_path: 
                 tasks.start_soon(service.keep_asking, client)
                 await service.replace_all(client, 2)
                 service.is_over = True
-            asked = len(service.answers)
+            await service.ask_each(client, NEW)
             service.is_over = False
-            async with anyio.create_task_group() as tasks:  # all workers have the new release now
-                for number in range(1_000_000, 1_000_000 + 2 * USERS):
-                    tasks.start_soon(service.request, client, number)
-            assert len(service.answers) == asked + 2 * USERS
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(service.keep_asking, client, 100_000)
+                await service.replace_all(client, 1)
+                service.is_over = True
+            await service.ask_each(client, OLD)
         return service
 
     with ExitStack() as stack:
@@ -156,8 +167,9 @@ def test_a_rolling_restart_under_load_loses_doubles_and_mixes_nothing(tmp_path: 
         asker, _, result = answer.partition(" | ")
         user, _ = asker.split()
         assert result in {f"Release {release}: {item} for {user}" for release in (1, 2)}
-        if int(item.removeprefix("item")) >= 1_000_000:
-            assert result.startswith("Release 2:")
+        number = int(item.removeprefix("item"))
+        if number >= NEW:  # asked while all workers had the same release
+            assert result.startswith("Release 1:" if number >= OLD else "Release 2:")
     expected = sorted(answer.partition(" | ")[0] for answer in service.answers.values())
     assert sorted(ledger.read_text().splitlines()) == expected, "each item is ordered once, for its own user"
     assert not any("Held" in refusal for refusal in service.refusals), service.refusals

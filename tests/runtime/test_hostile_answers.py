@@ -30,6 +30,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.gates import background, skills
 from cantrip_actors.terms.gate import _standard as registered
+from cantrip_actors.terms.on_demand import FIND_GATES, USE_GATE
 from cantrip_actors.wards import max_depth, max_turns
 from supervisors.testing import virtual
 from tests.runtime.spells import done
@@ -40,10 +41,11 @@ pytestmark = [
 ]
 
 SKILL = skills(Path(__file__).parent / "skills")
-KNOWN = {**registered, **{gate.name: gate for gate in background}, SKILL.name: SKILL}
+ON_DEMAND = [FIND_GATES, USE_GATE]
+KNOWN = {**registered, **{gate.name: gate for gate in (*background, SKILL, *ON_DEMAND)}}
 SCHEMAS = {name: gate.parameters for name, gate in KNOWN.items()}
 GATES = sorted(SCHEMAS.keys() - {"fetch"})
-"""Every standard gate but the one that needs a network, and that of skills."""
+"""Every standard gate but the one that needs a network, that of skills, and those for gates on demand."""
 
 
 def nested(levels: int) -> object:
@@ -103,10 +105,10 @@ def answer(first: object, medium: str, root: str) -> Cantrip:
     gates = [
         KNOWN[name].with_(**injected.get(name, {"root": root} if "root" in KNOWN[name].injected else {}))
         for name in GATES
-        if name != SKILL.name
+        if name in registered and name != "recall"
     ]
-    gates.append(SKILL)
-    return Cantrip(Answering(first), circle=Circle(gates, [max_turns(6), max_depth(1)], medium=medium))
+    circle = Circle([*gates, SKILL], [max_turns(6), max_depth(1)], medium=medium, on_demand=["recall"])
+    return Cantrip(Answering(first), circle=circle)
 
 
 async def survive(first: object, medium: str = "tools", root: str = "/nowhere") -> str:

@@ -368,8 +368,8 @@ async def test_start_and_stop_are_linear(made):
     gc.disable()  # the cost of collecting the garbage of other tests is not measured here
     try:
         await cost(200)
-        small = min([await cost(500) for _ in range(3)])
-        assert await cost(5000) < 3 * small
+        small = min([await cost(300) for _ in range(3)])
+        assert await cost(3000) < 3 * small
     finally:
         gc.enable()
 

@@ -42,6 +42,7 @@ from cantrip_actors.records.codec import dump_json
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall
+from cantrip_actors.terms.on_demand import restore_call
 
 VERSION = "ATIF-v1.8"
 
@@ -202,6 +203,7 @@ def _build_utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
+    call = restore_call(call)
     said: dict[str, Any] = {"tool_call_id": call.id, "function_name": call.gate, "arguments": dict(call.args or {})}
     if call.args is None and call.raw is not None:
         said["extra"] = {"raw": call.raw}

@@ -98,11 +98,13 @@ def _build_message(message: Message) -> dict[str, Any]:
 
 
 def build_tools(header: Header) -> list[dict[str, Any]]:
-    """Return the gates that an entity had, as function definitions."""
+    """Return the gates whose definitions an entity was shown, as function definitions."""
     tools = []
     for gate in header.circle.get("gates", ()):
         # the conformance suite's looms, and handwritten ones, may name a gate and nothing else
         known = gate if isinstance(gate, dict) else {"name": gate}
+        if known.get("on_demand"):
+            continue
         function = {"name": known["name"]}
         if known.get("description"):
             function["description"] = known["description"]

@@ -36,13 +36,14 @@ def read_model_input(loom: Loom, turn_id: str, shape: Shape | None = None) -> Mo
         state = make_fork_state(shape, before)
     fold_log(shape, records, state)
     renew_call(shape, state)
+    gates = [gate if isinstance(gate, dict) else {"name": gate} for gate in header.circle.get("gates", ())]
     settings = {name: value for name, value in header.call.items() if name != "system_prompt"}
     return ModelInput(
         turn_id=turn_id,
         entity_id=header.entity_id,
         crystal=header.crystal,
         messages=tuple(build_view(shape, state)),
-        tools=tuple(gate if isinstance(gate, dict) else {"name": gate} for gate in header.circle.get("gates", ())),
+        tools=tuple(gate for gate in gates if not gate.get("on_demand")),
         settings=settings,
         folded_turns=list_folded_turns(state, [*before, *records]),
         is_exact=is_exact,

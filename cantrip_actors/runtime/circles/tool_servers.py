@@ -299,21 +299,32 @@ class ToolServers:
             return
         held: list[ServerInUse] = []
         try:
-            listed: dict[str, ListedTools] = {}
+            recorded_tools: dict[str, ListedTools] = {}
+            new_tools: dict[str, Sequence[Tool]] = {}
             for server in cantrip.circle.servers:
                 known = None if recorded is None else read_listed(recorded, server)
-                if known is None:
-                    used = self._find(server)
-                    held.append(used)
-                    await used.hold()
-                    known = ListedTools.of(server, await self._list_tools(used))
-                listed[server.name] = known
-            completed = self.complete_cantrip(cantrip, listed)
+                if known is not None:
+                    recorded_tools[server.name] = known
+                    continue
+                used = self._find(server)
+                held.append(used)
+                await used.hold()
+                new_tools[server.name] = await self._list_tools(used)
+            # a server may have thousands of tools, and the first check of a schema takes milliseconds
+            completed = await anyio.to_thread.run_sync(self._complete, cantrip, recorded_tools, new_tools)
             self._report_risks(cantrip, completed)
             yield completed
         finally:
             for used in held:
                 await used.release()
+
+    def _complete(
+        self, cantrip: Cantrip, recorded: Mapping[str, ListedTools], listed: Mapping[str, Sequence[Tool]]
+    ) -> Cantrip:
+        """Return a cantrip with the recorded tools of its servers, or with those that they list now."""
+        servers = cantrip.circle.servers
+        new = {server.name: ListedTools.of(server, listed[server.name]) for server in servers if server.name in listed}
+        return self.complete_cantrip(cantrip, {**recorded, **new})
 
     def _report_risks(self, cantrip: Cantrip, completed: Cantrip) -> None:
         """Log once that a cantrip has the lethal trifecta because of what its servers say of their tools (X-43)."""

@@ -67,6 +67,7 @@ from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.entity.unavailable import call_until_available, wait_for_service
 from cantrip_actors.runtime.nodes.placing import ends_here
 from cantrip_actors.stream.answer import AnswerStream
+from cantrip_actors.stream.named_calls import NamedCallStream
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here, Pinned
 from cantrip_actors.terms.errors import AskCycle, Unavailable
@@ -282,10 +283,13 @@ class Performer:
             cell.entity_id, self._recorder.turn_id, lambda: core.make_moment().wall, lambda: core.guard.redactor
         )
 
+        calls = NamedCallStream() if cell.plan.circle.has_calls_by_name else None
+
         def emit(emitted: Emitted) -> None:
-            event = answer.read(emitted)
-            if event is not None:
-                environment.bus.publish([event])
+            payloads = (emitted,) if calls is None else calls.read(emitted)
+            events = [event for payload in payloads if (event := answer.read(payload)) is not None]
+            if events:
+                environment.bus.publish(events)
 
         try:
             return await self._query(self._make_query(action, emit))

@@ -63,7 +63,7 @@ class Subscription(AsyncIterator[EntityEvent]):
         """Return the number of the next event of its ring, and of the next one to arrive there."""
         return self._next, self._ring.end
 
-    def skip(self) -> None:
+    def _skip(self) -> None:
         """Skip all events that have arrived."""
         self._first.clear()
         self._next = self._ring.end if self._end is None else self._end

@@ -60,7 +60,7 @@ class Follower(AsyncIterator[T], Generic[T]):
     async def _wait_and_read(self) -> None:
         if not self._is_due:
             await self._wait()
-            self._events.skip()  # the next reading finds what they announce
+            self._events._skip()  # noqa: SLF001  # the next reading finds what they announce
         await self._read_all()
 
     async def _wait(self) -> EntityEvent | None:

@@ -136,7 +136,7 @@ class _Sender:
             if not has_more:
                 with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
                     await anext(news)
-                    news.skip()  # the next reading finds the events that they announce
+                    news._skip()  # noqa: SLF001  # the next reading finds the events that they announce
                 await self._renew(EventId(log.number, END_OF_RECORD))
 
     async def _deliver(self, found: LoomEvent, kind: WebhookKind) -> bool:

@@ -51,11 +51,13 @@ from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.runtime.time.schedules import Schedule
 from cantrip_actors.runtime.time.submissions import Submission
 from cantrip_actors.stream.events import EntityEvent
+from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.errors import RuntimeClosed
 from cantrip_actors.terms.tool_server import ToolServer
 
 Arguments = TypeVarTuple("Arguments")
 P = ParamSpec("P")
+A = TypeVar("A")
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
@@ -387,12 +389,12 @@ class BlockingText(_BlockingFeed[str]):
     """`RunText` without `await`: `for piece in run.text(): …`."""
 
 
-class BlockingEpisodeRun(_Blocking[EpisodeRun]):
+class BlockingEpisodeRun(_Blocking[EpisodeRun[Answer_co]], Generic[Answer_co]):
     """`EpisodeRun` without `await`: `with runtime.stream(cantrip, intent) as run: …`."""
 
-    def __init__(self, inner: EpisodeRun, portal: Portal) -> None:
+    def __init__(self, inner: EpisodeRun[Answer_co], portal: Portal) -> None:
         super().__init__(inner, portal)
-        self._entered: AbstractContextManager[EpisodeRun] | None = None
+        self._entered: AbstractContextManager[EpisodeRun[Answer_co]] | None = None
 
     def __enter__(self) -> Self:
         self._entered = self._portal.enter(self._inner)
@@ -409,14 +411,28 @@ class BlockingEpisodeRun(_Blocking[EpisodeRun]):
     position: _Value[str] = _Value()
     events = _wrap_result(BlockingSubscription, EpisodeRun.events)
     text = _wrap_result(BlockingText, EpisodeRun.text)
-    result = _call_blocking(EpisodeRun.result)
+    result = _call_blocking(EpisodeRun[Answer_co].result)
 
 
-def _wrap_known_work(work: Work, portal: Portal) -> BlockingWork:
+def _return_run(
+    method: Callable[Concatenate[S, P], EpisodeRun[A]],
+) -> Callable[Concatenate[_Blocking[S], P], BlockingEpisodeRun[A]]:
+    """Return a blocking version of a method that returns a run to follow."""
+    return _wrap_result(BlockingEpisodeRun[A], method)
+
+
+def _wrap_known_work(work: Work[Answer_co], portal: Portal) -> BlockingWork[Answer_co]:
     return BlockingSubmission(work, portal) if isinstance(work, Submission) else BlockingWork(work, portal)
 
 
-class BlockingWork(_Blocking[Work]):
+def _return_work(
+    method: Callable[Concatenate[S, P], Awaitable[Work[A]]],
+) -> Callable[Concatenate[_Blocking[S], P], BlockingWork[A]]:
+    """Return a blocking version of a method that returns a piece of work."""
+    return _wrap_result(_wrap_known_work, method)
+
+
+class BlockingWork(_Blocking[Work[Answer_co]], Generic[Answer_co]):
     """`Work` without `await`: its methods wait."""
 
     id: _Value[str] = _Value()
@@ -427,22 +443,22 @@ class BlockingWork(_Blocking[Work]):
     takes_more: _Value[bool] = _Value()
     find_outcome = _call_in_loop(Work.find_outcome)
     check = _call_in_loop(Work.check)
-    result = _call_blocking(Work.result)
-    episode = _call_blocking(Work.episode)
+    result = _call_blocking(Work[Answer_co].result)
+    episode = _call_blocking(Work[Answer_co].episode)
     events = _wrap_result(BlockingSubscription, Work.events)
     withdraw = _call_blocking(Work.withdraw)
     cancel = _call_blocking(Work.cancel)
 
     @property
-    def entity(self) -> BlockingEntity:
+    def entity(self) -> BlockingEntity[Answer_co]:
         """The entity that works on it."""
         return BlockingEntity(self._inner.entity, self._portal)
 
-    continue_with = _wrap_result(_wrap_known_work, Work.continue_with)
-    fork_with = _wrap_result(_wrap_known_work, Work.fork_with)
+    continue_with = _return_work(Work[Answer_co].continue_with)
+    fork_with = _return_work(Work[Answer_co].fork_with)
 
 
-class BlockingEntity(_Blocking[Entity]):
+class BlockingEntity(_Blocking[Entity[Answer_co]], Generic[Answer_co]):
     """`Entity` without `await`: its methods wait."""
 
     id: _Value[str] = _Value()
@@ -451,15 +467,15 @@ class BlockingEntity(_Blocking[Entity]):
     held: _Value[bool] = _Value()
 
     @property
-    def work(self) -> BlockingWork:
+    def work(self) -> BlockingWork[Answer_co]:
         """The intent that the entity began with, as a piece of work."""
         return BlockingWork(self._inner.work, self._portal)
 
-    episode = _call_blocking(Entity.episode)
-    result = _call_blocking(Entity.result)
-    send = _call_blocking(Entity.send)
-    post = _wrap_result(BlockingWork, Entity.post)
-    stream = _wrap_result(BlockingEpisodeRun, Entity.stream)
+    episode = _call_blocking(Entity[Answer_co].episode)
+    result = _call_blocking(Entity[Answer_co].result)
+    send = _call_blocking(Entity[Answer_co].send)
+    post = _return_work(Entity[Answer_co].post)
+    stream = _return_run(Entity[Answer_co].stream)
     steer = _call_blocking(Entity.steer)
     interrupt = _call_blocking(Entity.interrupt)
     undo = _call_blocking(Entity.undo)
@@ -478,6 +494,13 @@ class BlockingEntity(_Blocking[Entity]):
         return BlockingSubscription(feed, self._portal)
 
     story = _wrap_result(BlockingLogFeed[Turn], Entity.story)
+
+
+def _return_entity(
+    method: Callable[Concatenate[S, P], Awaitable[Entity[A]]],
+) -> Callable[Concatenate[_Blocking[S], P], BlockingEntity[A]]:
+    """Return a blocking version of a method that returns an entity."""
+    return _wrap_result(BlockingEntity[A], method)
 
 
 class BlockingSubmission(BlockingWork):
@@ -598,19 +621,19 @@ class BlockingRuntime(_Blocking[Runtime]):
 
     cast = _call_blocking(Runtime.cast)
     batch = _call_blocking(Runtime.batch)
-    start = _wrap_result(BlockingEntity, Runtime.start)
-    stream = _wrap_result(BlockingEpisodeRun, Runtime.stream)
+    start = _return_entity(Runtime.start)
+    stream = _return_run(Runtime.stream)
     set_allowance = _call_in_loop(Runtime.set_allowance)
     submit = _wrap_result(BlockingSubmission, Runtime.submit)
     submission = _wrap_result(_wrap_submission, Runtime.submission)
     get_submission = _wrap_result(BlockingSubmission, Runtime.get_submission)
     serve = _call_blocking(Runtime.serve)
-    invoke = _wrap_result(BlockingEntity, Runtime.invoke)
-    ensure = _wrap_result(BlockingEntity, Runtime.ensure)
+    invoke = _return_entity(Runtime.invoke)
+    ensure = _return_entity(Runtime.ensure)
     fork = _call_blocking(Runtime.fork)
-    start_fork = _wrap_result(BlockingEntity, Runtime.start_fork)
+    start_fork = _return_entity(Runtime.start_fork)
     check_writer = _call_blocking(Runtime.check_writer)
-    resume = _wrap_result(BlockingEntity, Runtime.resume)
+    resume = _return_entity(Runtime.resume)
     abandon = _call_blocking(Runtime.abandon)
     forget = _call_blocking(Runtime.forget)
     prune = _call_blocking(Runtime.prune)
