@@ -144,7 +144,7 @@ def _find_intent(loom: Loom, entity: str) -> str:
 
 
 def _render_intent(intent: IntentGiven) -> str:
-    return add_labels(intent.intent, intent.images)
+    return add_labels(intent.intent, intent.own_images)
 
 
 def entity_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:

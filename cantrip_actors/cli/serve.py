@@ -74,7 +74,7 @@ def run(
     page: Annotated[bool, typer.Option("--page/--no-page", help="Serve the page to chat on, at /.")] = True,
     refuse_system: Annotated[
         bool,
-        typer.Option("--refuse-system", help="OpenAI's API: refuse system messages instead of giving them as data."),
+        typer.Option("--refuse-system", help="OpenAI's and Anthropic's API: refuse system messages."),
     ] = False,
     grace: Annotated[
         float, typer.Option("--grace", min=0, help="Seconds for episodes under way at a shutdown.")

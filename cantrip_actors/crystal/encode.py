@@ -245,6 +245,8 @@ class _Transcript:
             text = message.content or ""
             if message.role == "tool":
                 text = f"[result of {message.gate or 'a gate'}]\n{text}"
+            elif message.role == "system":  # of a history: providers take such messages at the front only
+                text = f"[system message]\n{text}"
             if message.images:
                 texts.append(Shown(text, message.images))
             elif text.strip():

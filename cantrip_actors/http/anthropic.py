@@ -6,9 +6,9 @@ differs: how content is written, the stream, typed answers, errors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from starlette.responses import Response
@@ -25,7 +25,6 @@ from cantrip_actors.http.openai import (
     find_rest,
     find_target,
     name_run,
-    parse_messages,
     reserve_stream,
     send_to_named,
     start_run,
@@ -34,6 +33,7 @@ from cantrip_actors.http.openai import (
 from cantrip_actors.http.openai_encoders import answer_text
 from cantrip_actors.http.openai_models import AnswerFormat, AnyQuery, ChatBody, Opaque
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.request_messages import parse_messages
 from cantrip_actors.http.sse import encode_event
 from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.observe import Output
@@ -74,59 +74,84 @@ def _make_error(kind: str, message: str) -> dict[str, Any]:
 # Requests
 
 
-def _read_messages(body: models.CountTokensBody) -> list[dict[str, Any]]:
+_APART: Final = frozenset({"tool_result", "tool_use", "thinking", "redacted_thinking"})
+"""The kinds of blocks that are no part of a message's text; what a provider has redacted, only that provider reads."""
+
+
+class _PlacedMessage(NamedTuple):
+    """A message of a chat completion, and where the request has it."""
+
+    where: str
+    fields: dict[str, Any]
+
+
+def _read_messages(body: models.CountTokensBody) -> list[_PlacedMessage]:
     """Return the messages of a body, the system prompt first, as those of a chat completion. Raises Problem 400."""
-    messages = [part for message in body.messages for part in _split_message(message)]
-    return [{"role": "system", "content": _read_content(body.system)}, *messages] if body.system else messages
+    messages = [
+        _PlacedMessage(where, fields)
+        for where, message in ((f"messages[{number}]", message) for number, message in enumerate(body.messages))
+        for fields in _split_message(where, message)
+    ]
+    if not body.system:
+        return messages
+    return [_PlacedMessage("system", {"role": "system", "content": _read_content("system", body.system)}), *messages]
 
 
-def _split_message(message: models.AnthropicMessage) -> Iterator[dict[str, Any]]:
-    """Yield the results of tools as messages of their own, and the rest."""
+def _split_message(where: str, message: models.AnthropicMessage) -> Iterator[dict[str, Any]]:
+    """Yield the results of tools as messages of their own, and the rest, with its calls and its thinking."""
     content = message.content
-    results = [] if isinstance(content, str) else [block for block in content if block.get("type") == "tool_result"]
-    for block in results:
-        id, result = block.get("tool_use_id"), block.get("content") or ""
-        yield {"role": "tool", "tool_call_id": id, "content": _read_content(result)}
-    left = content if isinstance(content, str) else [block for block in content if block not in results]
-    if left or not results:
-        yield {"role": message.role, "content": _read_content(left)}
+    if isinstance(content, str):
+        yield {"role": message.role, "content": content}
+        return
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for block in content:
+        kind = str(block.get("type"))
+        by_kind.setdefault(kind if kind in _APART else "", []).append(block)
+    for block in by_kind.pop("tool_result", []):
+        id, result, is_error = block.get("tool_use_id"), block.get("content") or "", block.get("is_error") is True
+        yield {"role": "tool", "tool_call_id": id, "content": _read_content(where, result), "is_error": is_error}
+    if by_kind:
+        thoughts = "\n\n".join(str(block.get("thinking") or "") for block in by_kind.get("thinking", ()))
+        calls = [
+            {"id": block.get("id"), "function": {"name": block.get("name"), "arguments": block.get("input")}}
+            for block in by_kind.get("tool_use", ())
+        ]
+        text = _read_content(where, by_kind.get("", []))
+        yield {"role": message.role, "content": text, "tool_calls": calls, "reasoning_content": thoughts}
 
 
-def _read_content(content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    return content if isinstance(content, str) else [_read_block(block) for block in content]
+def _read_content(where: str, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
+    return content if isinstance(content, str) else [_read_block(where, block) for block in content]
 
 
-def _read_block(block: Mapping[str, Any]) -> dict[str, Any]:
+def _read_block(where: str, block: Mapping[str, Any]) -> dict[str, Any]:
     """Return a block as a part of a chat completion's message. Raises Problem 400 for one of another kind."""
     kind = block.get("type")
     if kind == "text":
         return {"type": "text", "text": block.get("text")}
     if kind == "image":
-        return {"type": "image_url", "image_url": {"url": _read_source(block)}}
+        return {"type": "image_url", "image_url": {"url": _read_source(where, block)}}
     if kind == "document":
         source = block.get("source")
         if isinstance(source, dict) and source.get("type") == "text":
             return {"type": "text", "text": source.get("data")}
-        return {"type": "file", "file": {"file_data": _read_source(block), "filename": block.get("title")}}
-    if kind in ("thinking", "redacted_thinking", "tool_use"):
-        return {"type": "text", "text": ""}  # the entity that wrote it has it
-    raise Problem(
-        400, "unsupported_value", f"messages: expected texts, images and documents, got {kind!s:.50}", param="messages"
-    )
+        return {"type": "file", "file": {"file_data": _read_source(where, block), "filename": block.get("title")}}
+    detail = f"{where}: expected texts, images, documents, calls of tools and their results, got {kind!s:.50}"
+    raise Problem(400, "unsupported_value", detail, param="messages")
 
 
-def _read_source(block: Mapping[str, Any]) -> str:
+def _read_source(where: str, block: Mapping[str, Any]) -> str:
     source = block.get("source")
     match source if isinstance(source, dict) else {}:
         case {"type": "base64", "media_type": str(media_type), "data": str(data)}:
             return f"data:{media_type};base64,{data}"
         case {"type": "url", "url": str(url)}:
             return url
-    detail = "messages: expected a source of type base64 or url; this service keeps no files of its own"
+    detail = f"{where}: expected a source of type base64 or url; this service keeps no files of its own"
     raise Problem(400, "unsupported_value", detail, param="messages")
 
 
-def _read_body(body: models.MessagesBody) -> ChatBody:
+def _read_body(body: models.MessagesBody, messages: Sequence[_PlacedMessage]) -> ChatBody:
     """Return a body as that of a chat completion. Raises Problem 400 for what would change the answer otherwise."""
     refused = next((name for name in ("mcp_servers", "container") if getattr(body, name)), None)
     if refused is not None:
@@ -135,7 +160,7 @@ def _read_body(body: models.MessagesBody) -> ChatBody:
     form = None if body.output_config is None else body.output_config.format
     return ChatBody(
         model=body.model,
-        messages=_read_messages(body),
+        messages=[message.fields for message in messages],
         tools=None if body.tools is None else [_read_tool(tool) for tool in body.tools],
         tool_choice=_read_choice(body.tool_choice or {}),
         response_format=None if form is None else AnswerFormat(type=form.type, schema=form.schema_),
@@ -292,17 +317,18 @@ def _encode(kind: str, **data: Any) -> bytes:
 async def create_message(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.MessagesBody = call.body
-    chat = _read_body(body)
+    messages = _read_messages(body)
+    chat = _read_body(body, messages)
     target = find_target(call, chat, "output_config")
     form = target.form
-    chat_input = parse_messages(call, chat.messages, "messages")
+    chat_input = parse_messages(call, chat.messages, "messages", [message.where for message in messages])
     with reserve_stream(call, is_stream=body.stream) as stack:
         if chat_input.results:
             run = await continue_calls(call, target, chat_input, "messages")
         elif target.cantrip is None:
-            run = await send_to_named(call, body.model, chat_input.intent)
+            run = await send_to_named(call, body.model, chat_input)
         else:
-            start = partial(call.runtime.start, target.cantrip, chat_input.intent, context=chat_input.context)
+            start = partial(call.runtime.start, target.cantrip, chat_input.intent, history=chat_input.history)
             run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
         run = run._replace(tools=target.tools or run.tools)
         id = f"msg_{name_run(run)}"

@@ -17,7 +17,7 @@ from anyio import to_thread
 from cantrip_actors import Cantrip, Entity, Loom, LoomError, Work
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
-from cantrip_actors.http.files import check_intent, intent_of
+from cantrip_actors.http.files import check_intent, history_of, intent_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape, outcome_shape
 from cantrip_actors.loom.selection import Selection, format_since
@@ -53,7 +53,9 @@ async def cast(call: HttpCall) -> JsonAnswer:
     cantrip, intent = find_cantrip(call, body.cantrip), intent_of(body)
     return await _begin(
         call,
-        lambda: call.runtime.start(cantrip, intent, context=body.context, key=call.key, by=call.token.sender),
+        lambda: call.runtime.start(
+            cantrip, intent, context=body.context, history=history_of(body), key=call.key, by=call.token.sender
+        ),
     )
 
 
@@ -117,7 +119,13 @@ async def begin_entity(call: HttpCall) -> JsonAnswer:
     return await _begin(
         call,
         lambda: call.runtime.invoke(
-            cantrip, intent, name=body.name, context=body.context, key=call.key, by=call.token.sender
+            cantrip,
+            intent,
+            name=body.name,
+            context=body.context,
+            history=history_of(body),
+            key=call.key,
+            by=call.token.sender,
         ),
     )
 
@@ -168,6 +176,7 @@ async def fork(call: HttpCall) -> JsonAnswer:
             cantrip=cantrip,
             crystal=body.crystal,
             context=body.context,
+            history=history_of(body),
             key=call.key,
             by=call.token.sender,
         ),
@@ -312,7 +321,8 @@ async def send(call: HttpCall) -> JsonAnswer:
 
     entity, is_replay = await call.read(look)
     intent = intent_of(body)
-    receipt = await entity.post(intent, context=body.context, key=call.key, by=call.token.sender)
+    given: dict[str, Any] = {"context": body.context, "history": history_of(body)}
+    receipt = await entity.post(intent, **given, key=call.key, by=call.token.sender)
     headers = {
         "location": f"{ENTITIES}/{entity.id}/receipts/{quote(receipt.key, safe='')}",
         **(REPLAYED if is_replay else {}),

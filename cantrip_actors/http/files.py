@@ -17,6 +17,16 @@ def intent_of(body: models.CastBody | models.BeginBody | models.SendBody | model
     return [body.intent, *shown] if shown else check_intent(body.intent)
 
 
+def history_of(
+    body: models.CastBody | models.BeginBody | models.SendBody | models.ForkBody,
+) -> list[dict[str, Any]]:
+    """Return the earlier conversation of an intent, as the runtime takes it. Raises Problem 422, InvalidImage."""
+    return [
+        {**message.model_dump(exclude={"images"}), "images": [image_of(url) for url in message.images]}
+        for message in body.history
+    ]
+
+
 def check_intent(intent: str) -> str:
     """Return an intent without files. Raises Problem 422 if it says nothing."""
     if not intent.strip():

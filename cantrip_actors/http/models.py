@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 
 from cantrip_actors.dispatch.status import Status
 from cantrip_actors.http.bodies import Strict
+from cantrip_actors.terms.messages import Role
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 WaitField = Annotated[float | None, Field(gt=0, description="Wait so many seconds for the episode.")]
@@ -49,9 +50,33 @@ class GivenFile(Strict):
     filename: Text | None = Field(default=None, description="What the entity is told that it is called.")
 
 
+class GivenCall(Strict):
+    """A call in a message of an earlier conversation."""
+
+    id: str = ""
+    gate: Text
+    args: dict[str, Any] = Field(default_factory=dict)
+
+
+class GivenMessage(Strict):
+    """A message of an earlier conversation."""
+
+    role: Role
+    content: str = ""
+    images: list[str] = Field(default_factory=list, description="Images, as data: URLs or https:// addresses.")
+    tool_calls: list[GivenCall] = Field(default_factory=list, description="The calls of an assistant.")
+    tool_call_id: str | None = Field(default=None, description="The call whose result a tool message is.")
+    gate: str | None = None
+    is_error: bool = False
+    thinking: str | None = None
+
+
 class _Intent(Strict):
     intent: Text
     context: Any = Field(default=None, description="Data for the entity, any JSON value.")
+    history: list[GivenMessage] = Field(
+        default_factory=list, description="An earlier conversation, which comes before the intent."
+    )
     images: list[str] = Field(default_factory=list, description="Images, as data: URLs or https:// addresses.")
     files: list[GivenFile] = Field(default_factory=list, description="PDFs, texts, audio and video.")
     wait: WaitField = None

@@ -7,7 +7,6 @@ response names its entity and the mail with the intent, so it is known at once a
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -21,7 +20,7 @@ import anyio
 import orjson
 from starlette.responses import Response
 
-from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, File, Gate, Request, UnfinishedWork, Work
+from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, Request, UnfinishedWork, Work
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, make_form
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
@@ -38,7 +37,6 @@ from cantrip_actors.http.client_rounds import (
 )
 from cantrip_actors.http.entities import begin_once, begin_work, find_cantrip, hang_up
 from cantrip_actors.http.episode_tools import (
-    CALL,
     Rest,
     add_tools,
     ask_for_form,
@@ -46,7 +44,6 @@ from cantrip_actors.http.episode_tools import (
     get_function,
     read_tools,
 )
-from cantrip_actors.http.files import data_of, file_of, image_of
 from cantrip_actors.http.openai_encoders import (
     ChatEncoder,
     EpisodeEncoder,
@@ -60,23 +57,18 @@ from cantrip_actors.http.openai_encoders import (
     response_status,
 )
 from cantrip_actors.http.problems import Problem, problem_of
+from cantrip_actors.http.request_messages import ID, ChatInput, Past, parse_messages, select_news
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, QUIET, EventStreamResponse
+from cantrip_actors.http.stored_items import ROUND, find_response, has_references, resolve_references
 from cantrip_actors.http.table import ApiRoute
+from cantrip_actors.machine.project import collect_texts
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.runtime.face.work import MailState
 from cantrip_actors.terms.outcome import Outcome
 
 ENTITY: Final = "entity:"
-ID: Final = "resp_"
-PARTS: Final = frozenset({"text", "input_text", "output_text"})
-IMAGES: Final = frozenset({"image_url", "input_image"})
-ROUND: Final = "~"
-AFTER_ROUND: Final = re.compile(f"{ROUND}[0-9a-f]{{16}}$")
-OF_MODEL: Final = frozenset({"function_call", "reasoning"})
-"""The kinds of items that a model makes, beside messages of an assistant."""
-FILES: Final = frozenset({"file", "input_file"})
 
 MOST_METADATA: Final = 512
 """Characters of a value of metadata."""
@@ -150,126 +142,6 @@ def _parse_seconds(at: str) -> int:
 
 
 # Requests
-
-
-class _Asked(NamedTuple):
-    """The input of an entity: the last user message as its intent, and the earlier messages as data.
-
-    With `results`, of calls that the client has carried out, an entity continues instead; the intent, if there is one,
-    is a message for it.
-    """
-
-    intent: Any
-    before: list[dict[str, Any]]
-    results: Results = MappingProxyType({})
-
-    @property
-    def context(self) -> Any:
-        return {"conversation": self.before} if self.before else None
-
-
-def parse_messages(call: HttpCall, messages: list[dict[str, Any]], param: str) -> _Asked:
-    """Return the intent and the data of messages. Raises Problem 400."""
-    if (
-        any(message.get("role") in ("system", "developer") for message in messages)
-        and call.service.system_messages == "refuse"
-    ):
-        raise Problem(
-            400, "unsupported_value", "this service refuses system messages: cantrips have their own", param=param
-        )
-    results = _read_results(messages, param)
-    last = max((n for n, message in enumerate(messages) if message.get("role") == "user"), default=None)
-    if results:
-        after = [
-            _read_parts(message.get("content"), param)
-            for message in messages[_find_reply(messages) :]
-            if message.get("role") == "user"
-        ]
-        parts: list[Any] = [part for texts, shown in after for part in (*texts, *shown)]
-        return _Asked(parts or None, [], results)
-    if last is None:
-        raise Problem(400, "invalid", f"{param}: expected a message of the user", param=param)
-    texts, shown = _read_parts(messages[last].get("content"), param)
-    text = "\n".join(texts)
-    if not text.strip():
-        raise Problem(400, "invalid", f"{param}: the last message of the user has no text", param=param)
-    before = [
-        {"role": str(message.get("role", "")), "content": "\n".join(_read_parts(message.get("content"), param)[0])}
-        for message in messages[:last]
-    ]
-    return _Asked([text, *shown] if shown else text, before)
-
-
-def _find_reply(messages: list[dict[str, Any]]) -> int:
-    """Return where the part of the client begins, after the last answer of the model."""
-    answers = (n for n, one in enumerate(messages) if one.get("role") == "assistant" or one.get("type") in OF_MODEL)
-    return max(answers, default=-1) + 1
-
-
-def _read_results(messages: list[dict[str, Any]], param: str) -> dict[str, Any]:
-    """Return the results of the calls of the last answer, by the ids of the calls. Raises Problem 400.
-
-    A call that had the answer in a form, and no entity that waits, has no result: the messages are a conversation.
-    """
-    results: dict[str, Any] = {}
-    for message in messages[_find_reply(messages) :]:
-        is_item = message.get("type") == "function_call_output"
-        if not is_item and message.get("role") != "tool":
-            continue
-        id = message.get("call_id" if is_item else "tool_call_id")
-        if not isinstance(id, str):
-            raise Problem(400, "invalid", f"{param}: expected the id of the call with its result", param=param)
-        if id.startswith((f"{CALL}chatcmpl-", f"{CALL}{ID}", "toolu_")):
-            continue
-        texts, shown = _read_parts(message.get("output" if is_item else "content"), param)
-        results[id] = [*texts, *shown] if shown else "\n".join(texts)
-    return results
-
-
-def _read_parts(content: Any, param: str) -> tuple[list[str], list[File]]:
-    """Return the texts, and the images and files, of a message. Raises Problem 400."""
-    if content is None or isinstance(content, str):
-        return [content or ""], []
-    texts: list[str] = []
-    shown: list[File] = []
-    for item in content if isinstance(content, list) else [None]:
-        part: dict[str, Any] = item if isinstance(item, dict) else {}
-        kind = str(part.get("type"))
-        if kind in PARTS and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        elif kind in IMAGES:
-            address = part.get("image_url")
-            url = address.get("url") if isinstance(address, dict) else address
-            if not isinstance(url, str):
-                raise Problem(400, "invalid", f"{param}: expected the URL of an image", param=param)
-            shown.append(image_of(url))
-        elif kind in FILES:
-            shown.append(_read_file(part if kind == "input_file" else part.get("file"), param))
-        elif kind == "input_audio":
-            shown.append(_read_sound(part.get("input_audio"), param))
-        else:
-            detail = f"{param}: expected texts, images, files and audio, got {kind!r}"
-            raise Problem(400, "unsupported_value", detail, param=param)
-    return texts, shown
-
-
-def _read_file(part: Any, param: str) -> File:
-    """Return the file that a part embeds or links to."""
-    file = part if isinstance(part, dict) else {}
-    url, name = file.get("file_data") or file.get("file_url"), file.get("filename")
-    if not isinstance(url, str) or not isinstance(name, str | None):
-        detail = f"{param}: expected a file as file_data or file_url; this service keeps no files of its own"
-        raise Problem(400, "unsupported_value", detail, param=param)
-    is_bare = not url.startswith(("data:", "https:", "http:"))  # OpenAI also takes base64 without a data: URL
-    return file_of(f"data:;base64,{url}" if is_bare else url, name)
-
-
-def _read_sound(part: Any, param: str) -> File:
-    sound = part if isinstance(part, dict) else {}
-    data, form = sound.get("data"), sound.get("format")
-    if not isinstance(data, str) or form not in ("wav", "mp3"):
-        raise Problem(400, "invalid", f"{param}: expected audio as data in base64 and format wav or mp3", param=param)
-    return File(data_of(data, param), filename=f"audio.{form}")
 
 
 class _Target(NamedTuple):
@@ -412,10 +284,21 @@ async def send_intent(call: HttpCall, entity: Entity, post: Callable[[], Awaitab
     return _Run(await post(), outputs)
 
 
-async def send_to_named(call: HttpCall, model: str, intent: Any) -> _Run:
-    """Send an intent to the entity that is called as a model. Raises Problem 403 and 404."""
+async def send_to_named(call: HttpCall, model: str, chat_input: ChatInput) -> _Run:
+    """Send an intent to the entity that is called as a model, with what it does not have of the conversation.
+
+    Raises Problem 403 and 404.
+    """
     entity = await call.read(lambda: find_named(call, model))
-    return await send_intent(call, entity, partial(entity.post, intent, key=call.key, by=call.token.sender))
+    history = await call.read(partial(_find_news, call, entity.id, chat_input.history, is_whole=True))
+    post = partial(entity.post, chat_input.intent, history=history, key=call.key, by=call.token.sender)
+    return await send_intent(call, entity, post)
+
+
+def _find_news(call: HttpCall, entity_id: str, history: Sequence[Past], *, is_whole: bool) -> list[Past]:
+    """Return the messages of a history that an entity was not given before this request."""
+    records = call.runtime.loom.records(entity_id) if history else ()
+    return select_news(history, collect_texts(records, call.key), is_whole=is_whole)
 
 
 async def start_run(call: HttpCall, begin: Callable[[], Awaitable[Work]]) -> _Run:
@@ -452,7 +335,7 @@ async def find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
     return reached if reached is None or reached.calls else await run.outcome(call)
 
 
-async def continue_calls(call: HttpCall, target: _Target, chat_input: _Asked, param: str) -> _Run:
+async def continue_calls(call: HttpCall, target: _Target, chat_input: ChatInput, param: str) -> _Run:
     """Continue an entity with the results of its calls, which the client has carried out."""
     check_scope(call.token, "cast")
     entity, key = await call.read(partial(check_results, call, chat_input.results, param))
@@ -545,9 +428,9 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
         if chat_input.results:
             run = await continue_calls(call, target, chat_input, "messages")
         elif cantrip is None:
-            run = await send_to_named(call, body.model, chat_input.intent)
+            run = await send_to_named(call, body.model, chat_input)
         else:
-            start = partial(call.runtime.start, cantrip, chat_input.intent, context=chat_input.context)
+            start = partial(call.runtime.start, cantrip, chat_input.intent, history=chat_input.history)
             run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
         run = run._replace(tools=target.tools or run.tools)
         id = f"chatcmpl-{name_run(run)}"
@@ -578,9 +461,12 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     target = find_target(call, body)
     form = target.form
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
+    places = [f"input[{number}]" for number in range(len(messages))]
+    if has_references(messages):
+        places, messages = await call.read(partial(resolve_references, call, places, messages))
     if body.instructions:
-        messages.insert(0, {"role": "system", "content": body.instructions})
-    chat_input = parse_messages(call, messages, "input")
+        messages, places = [{"role": "system", "content": body.instructions}, *messages], ["instructions", *places]
+    chat_input = parse_messages(call, messages, "input", places)
     with reserve_stream(call, is_stream=body.stream) as stack:
         if chat_input.results:
             run = await continue_calls(call, target, chat_input, "input")
@@ -605,20 +491,23 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     return JsonAnswer(call.redact_for_token(shown))
 
 
-async def _continue(call: HttpCall, body: models.ResponseBody, target: _Target, chat_input: _Asked) -> _Run:
+async def _continue(call: HttpCall, body: models.ResponseBody, target: _Target, chat_input: ChatInput) -> _Run:
     intent, previous, cantrip = chat_input.intent, body.previous_response_id, target.cantrip
-    given: dict[str, Any] = {"context": chat_input.context, "key": call.key, "by": call.token.sender}
+    given: dict[str, Any] = {"history": chat_input.history, "key": call.key, "by": call.token.sender}
     if previous is not None:
-        work = await call.read(lambda: _find_response(call, previous))
+        work = await call.read(lambda: find_response(call, previous))
         post = partial(work.continue_with, intent, cantrip=cantrip, **given)
         if not await call.read(lambda: _sends(call, work)):
             return await start_run(call, post)
+        news = await call.read(partial(_find_news, call, work.entity_id, chat_input.history, is_whole=False))
+        given["history"] = news
+        post = partial(work.continue_with, intent, cantrip=cantrip, **given)
         if target.is_changed and cantrip is not None:
             entity = await call.read(lambda: call.runtime.get_entity(work.entity_id, cantrip=cantrip))
             post = partial(entity.post, intent, **given)
         return await send_intent(call, work.entity, post)
     if cantrip is None:
-        return await send_to_named(call, body.model, intent)
+        return await send_to_named(call, body.model, chat_input)
     return await start_run(call, partial(begin_work, call.runtime.invoke, cantrip, intent, **given))
 
 
@@ -630,14 +519,6 @@ def _sends(call: HttpCall, work: Work) -> bool:
         return work.takes_more
     except UnfinishedWork as error:
         raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id") from error
-
-
-def _find_response(call: HttpCall, id: str) -> Work:
-    """Return the work on a response. Raises Problem 404."""
-    work = call.runtime.work(AFTER_ROUND.sub("", id.removeprefix(ID))) if id.startswith(ID) else None
-    if work is None or not call.sees(work.entity_id):
-        raise Problem(404, "not_found", "no response has this id")
-    return work
 
 
 def _build_response(
@@ -654,7 +535,7 @@ async def get_response(call: HttpCall) -> JsonAnswer:
 
 
 def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
-    work = _find_response(call, id)
+    work = find_response(call, id)
     header = call.runtime.shown_loom.header(work.entity_id)
     model, created = header.cantrip_name or header.cantrip_id, _parse_seconds(header.at)
     outcome = work.find_outcome(redacted=True)
@@ -679,7 +560,7 @@ def _describe_wait(call: HttpCall, entity_id: str, requests: Sequence[Request]) 
 
 async def cancel_response(call: HttpCall) -> JsonAnswer:
     """Withdraw the intent of a response, or interrupt its episode."""
-    work = await call.read(lambda: _find_response(call, call.path["id"]))
+    work = await call.read(lambda: find_response(call, call.path["id"]))
     await work.cancel(now=True, by=call.token.sender)
     return await get_response(call)
 

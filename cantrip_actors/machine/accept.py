@@ -176,8 +176,7 @@ def _begin(plan: Plan, state: State, live: Transient, moment: Moment, event: Beg
     if not isinstance(event.intent, str) or not event.intent.strip():
         raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {event.intent!r}")
     live.began = live.mark = moment.now
-    intent, context, images, *rest = event
-    given = IntentGiven(plan.entity_id, intent, moment.at, context, images, *rest)
+    given = IntentGiven(plan.entity_id, event.intent, moment.at, *event[1:])
     return [given] if state.has_header else [plan.make_header(moment.at), given]
 
 

@@ -11,6 +11,7 @@ from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import Decision, Observation
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.history import PastMessage
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
 from cantrip_actors.terms.outcome import EndReason
@@ -50,7 +51,7 @@ class Moment(Value, frozen=True, gc=False):
 
 
 class Begin(NamedTuple):
-    """An intent, and data for it; `key` and `sender` come from its mail, and the rest is for its record."""
+    """An intent, data for it, and its history; `key` and `sender` come from its mail, the rest is for its record."""
 
     intent: str
     context: Any = None
@@ -59,6 +60,7 @@ class Begin(NamedTuple):
     sender: str | None = None
     trace: str | None = None
     dependencies: str | None = None
+    history: tuple[PastMessage, ...] = ()
 
 
 class Replied(Value, frozen=True, gc=False):

@@ -62,6 +62,7 @@ from cantrip_actors.records.records import (
     replace_snapshot,
 )
 from cantrip_actors.terms.context import Fading, Shared
+from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
@@ -155,13 +156,15 @@ def close_turn(state: State) -> None:
 
 
 def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
-    """Add an intent to the context: the first one is the first message after the system prompt (INTENT-2)."""
+    """Add an intent with its history to the context: the first one comes right after the system prompt (INTENT-2)."""
     close_turn(state)
     conversation = state.conversation
     is_first = not conversation.head
     _begin_context(shape, state)
     conversation.intents = conversation.intents.append(len(conversation.context))
-    _append(shape, state, Message("user", record.intent, images=record.images))
+    for message in build_history_messages(record.history, record.past_images):
+        _append(shape, state, message)
+    _append(shape, state, Message("user", record.intent, images=record.own_images))
     if record.context is not None:
         state.sandbox.data = record.context
         if _find_medium(shape, state) == "tools":  # a code circle has it as a variable
@@ -514,7 +517,11 @@ def renew_call(shape: Shape, state: State) -> None:
     context = conversation.context
     if not len(context):
         return
-    old = next(at for at, item in enumerate(context) if not isinstance(item, Message) or item.role != "system")
+    # a history may begin with system messages, and the first intent begins with its history
+    first = conversation.intents[0] if len(conversation.intents) else len(context)
+    old = next(
+        (at for at, item in enumerate(context[:first]) if not isinstance(item, Message) or item.role != "system"), first
+    )
     call = [Message("system", text) for text in (shape.system_prompt, shape.capability) if text]
     if call == context[:old]:
         return

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, get_args
 from cantrip_actors.machine.events import Begin, Compact, Decide, Interrupt, Steer, Steering, Stopped, Undo
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Decision
+from cantrip_actors.terms.history import read_recorded_history
 
 NOTHING_TO_FOLD: Final = "there is nothing to fold: the context has only the newest turn"
 
@@ -49,7 +50,7 @@ def _read_message(mail: Mail, episode: int | None, request: str | None) -> MailE
     body, key, sender = mail.body, mail.key, mail.sender or None
     match mail.kind, body:
         case "intent" | "timer", {"intent": str(text)} if text.strip():
-            return Begin(text, body.get("context"), mail.images, key, sender, mail.trace)
+            return _read_intent(text, mail)
         case "steer", {"text": str(text)}:
             return Steer((Steering(text, mail.images, key, sender, body.get("pin") is True),))
         case ("interrupt", {"episode": int(number)}) | ("stop", {"timeout_of": int(number)}) if number != episode:
@@ -66,6 +67,14 @@ def _read_message(mail: Mail, episode: int | None, request: str | None) -> MailE
             return Stopped("timeout" if "timeout_of" in body else "cancelled", detail, key, sender)
         case _:
             return Void(f"this version cannot carry out mail of kind {mail.kind!r} with {', '.join(body) or 'no body'}")
+
+
+def _read_intent(text: str, mail: Mail) -> Begin | Void:
+    history = read_recorded_history(mail.body.get("history", []))
+    if history is None:
+        return Void("this version cannot read the history of the intent")
+    context, sender = mail.body.get("context"), mail.sender or None
+    return Begin(text, context, mail.images, mail.key, sender, mail.trace, history=history)
 
 
 def is_urgent(mail: Mail, episode: int) -> bool:

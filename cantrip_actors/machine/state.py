@@ -242,7 +242,7 @@ class Conversation(msgspec.Struct):
     head: int = 0
     """How many messages at the front stay: system prompt, capability, first intent and, after its fold, its answer."""
     intents: Shared[int] = msgspec.field(default_factory=Shared)
-    """The indexes of the intents in sight."""
+    """The indexes of the intents in sight, each that of the first message of its history if it has one."""
     said: int = 0
     """Utterances in the thread, inherited and folded ones included; also the number of the next query, from 0."""
     folded: int = 0

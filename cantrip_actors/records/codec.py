@@ -323,9 +323,17 @@ def _find_utterance_values(record: records.Utterance) -> Sequence[Any]:
     return values
 
 
+def _find_intent_values(record: records.IntentGiven) -> Sequence[Any]:
+    if not record.history:
+        return (record.context,)
+    parts = ((*map(_get_args, message.tool_calls), *message.blocks) for message in record.history)
+    return (record.context, *(value for values in parts for value in values))
+
+
 _ANY_JSON: Final = (Any, Mapping[str, Any], Mapping[str, Any] | None)
 _FREE_FORM: Mapping[type, Callable[[Any], Sequence[Any]] | None] = {
     **{kind: _find_free_values(kind) for kind in get_args(Record)},
+    records.IntentGiven: _find_intent_values,
     records.Utterance: _find_utterance_values,
     records.Rewarded: lambda r: (r.reward,),
 }

@@ -22,6 +22,7 @@ from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.door import name_decider
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.history import PastMessage
 from cantrip_actors.terms.image import NO_IMAGES, Image, select_files
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall, Usage, as_text
 from cantrip_actors.terms.outcome import EndReason
@@ -131,7 +132,8 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
     `images` are those of the intent, then those whose handles are in `context`. `key` is the key of the mail that this
     record takes, and `sender` names its sender. `trace` is the W3C `traceparent` of the span of the episode that begins
     here, if the episode is traced. `dependencies` says which dependencies the gates of its episode have: a mark, and
-    not their values.
+    not their values. `history` are messages of an earlier conversation, which come before the intent in the context;
+    their images are the last of `images`.
     """
 
     entity_id: str
@@ -143,6 +145,17 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
     sender: str | None = None
     trace: str | None = None
     dependencies: str | None = None
+    history: tuple[PastMessage, ...] = ()
+
+    @property
+    def own_images(self) -> tuple[File, ...]:
+        """The images of the intent and of its data."""
+        return self.images[: len(self.images) - sum(message.images for message in self.history)]
+
+    @property
+    def past_images(self) -> tuple[File, ...]:
+        """The images of the history."""
+        return self.images[len(self.own_images) :]
 
 
 class Steered(_Record, frozen=True, tag="steer"):

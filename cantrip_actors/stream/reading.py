@@ -118,11 +118,11 @@ def format_instant(seconds: float) -> str:
 
 
 def _read_intent(record: IntentGiven, at: float, header: Header | None) -> EntityEvent:
-    images = _list_labels(record.images)
+    images = _list_labels(record.own_images)
     started = EntityStartedEvent(
         record.entity_id,
         at,
-        add_labels(record.intent, record.images) if images else record.intent,
+        add_labels(record.intent, record.own_images) if images else record.intent,
         images=images,
         is_further=header is None,
         key=record.key,

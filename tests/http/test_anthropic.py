@@ -62,9 +62,9 @@ async def test_a_request_has_what_anthropics_clients_send_with_it() -> None:
         assert answer.json()["usage"]["input_tokens"] in (0, 7)
         (entity,) = on.runtime.loom.entities()
         given: Any = on.runtime.loom.records(entity)[1]
-        assert (given.intent, given.context) == (
+        assert (given.intent, [(past.role, past.content) for past in given.history]) == (
             "hello",
-            {"conversation": [{"role": "system", "content": "Be brief."}]},
+            [("system", "Be brief.")],
         )
         counted = await on.ask("POST", "/v1/messages/count_tokens?beta=true", 200, json=SAID, headers=headers)
         assert 0 < counted.json()["input_tokens"] < 50

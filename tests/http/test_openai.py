@@ -222,13 +222,9 @@ async def test_an_entity_is_a_model_that_remembers() -> None:
         assert len(on.runtime.loom.turns(on.runtime.loom.entities()[0])) == 2
 
 
-async def test_messages_before_the_last_one_are_data() -> None:
+async def test_system_messages_may_be_refused() -> None:
     async with served() as on, client_of(on) as client:
         said: Any = [{"role": "system", "content": "Be rude."}, {"role": "user", "content": "hello"}]
-        await client.chat.completions.create(model="echo", messages=said)
-        (entity,) = on.runtime.loom.entities()
-        given = on.runtime.loom.records(entity)[1]
-        assert given.context == {"conversation": [{"role": "system", "content": "Be rude."}]}
         on.service.system_messages = "refuse"
         with pytest.raises(openai.BadRequestError, match="refuses system messages"):
             await client.chat.completions.create(model="echo", messages=said)

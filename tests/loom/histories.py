@@ -35,8 +35,9 @@ from cantrip_actors.records.records import (
     Undone,
     Utterance,
 )
+from cantrip_actors.terms.history import PastMessage
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.messages import ToolCall, Usage
+from cantrip_actors.terms.messages import Role, ToolCall, Usage
 from cantrip_actors.terms.outcome import EndReason
 from tests.pictures import images, png
 
@@ -138,6 +139,17 @@ observations = st.builds(
 )
 reasons = st.sampled_from(get_args(EndReason))
 
+past_messages = st.builds(
+    PastMessage,
+    st.sampled_from(get_args(Role)),
+    maybe_text,
+    st.lists(calls, max_size=2).map(tuple),
+    maybe_text,
+    maybe_text,
+    thinking=maybe_text,
+    blocks=st.lists(objects, max_size=1).map(tuple),
+)
+
 records = st.one_of(
     st.builds(
         Header,
@@ -154,7 +166,17 @@ records = st.one_of(
         name=maybe_text,
         lasting=st.booleans(),
     ),
-    st.builds(IntentGiven, ids, texts, texts, values, image_tuples, maybe_text, maybe_text),
+    st.builds(
+        IntentGiven,
+        ids,
+        texts,
+        texts,
+        values,
+        image_tuples,
+        maybe_text,
+        maybe_text,
+        history=st.lists(past_messages, max_size=2).map(tuple),
+    ),
     st.builds(Steered, ids, texts, texts, image_tuples, maybe_text, maybe_text),
     st.builds(
         Utterance,

@@ -36,6 +36,7 @@ from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.records.tombstone import is_tombstone, make_tombstone
 from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.history import PastMessage
 from cantrip_actors.terms.image import Image
 from tests.exhaustive import EXHAUSTIVE
 from tests.loom.histories import AT, KEY, header, records, run, turn
@@ -45,6 +46,7 @@ from tests.pictures import png
 SECRETS = (
     b"MARK-intent",
     b"MARK-context",
+    b"MARK-history",
     b"MARK-result",
     b"MARK-mail",
     b"MARK-key",
@@ -70,7 +72,12 @@ def fill(store):
     image = Image(PICTURE).with_position(1)
     store.append(run("b", "b1", snapshot=SHARED))
     store.append(
-        [header("a", name="MARK-name", lasting=True), IntentGiven("a", "MARK-intent", AT, "MARK-context", (image,))]
+        [
+            header("a", name="MARK-name", lasting=True),
+            IntentGiven(
+                "a", "MARK-intent", AT, "MARK-context", (image,), history=(PastMessage("user", "MARK-history"),)
+            ),
+        ]
     )
     store.append(turn("a", "a1", None, text="MARK-result" * 2000, snapshot=SANDBOX, images=(image,)))
     store.append(turn("a", "a2", "a1", 2, text="MARK-result", snapshot=SHARED, terminated=True))

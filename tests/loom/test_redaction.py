@@ -19,6 +19,8 @@ from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import IntentGiven, Rewarded, Steered
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.history import PastMessage
+from cantrip_actors.terms.messages import ToolCall
 from tests.loom.histories import AT, header, histories, records, turn
 from tests.loom.test_view import loom_of
 
@@ -45,7 +47,9 @@ def test_no_export_format_contains_a_secret(history, data):
     extra = header("zz", name=data.draw(places))
     extra = dataclasses.replace(extra, call={"system_prompt": data.draw(places), SECRET: 1}, crystal=data.draw(places))
     said = {data.draw(places): [data.draw(places), {"x": (1, SECRET)}]}
-    history.take([extra, IntentGiven("zz", data.draw(places), AT, said)], together=False)
+    call = ToolCall("c", data.draw(places), {"x": data.draw(places)})
+    past = PastMessage("user", data.draw(places)), PastMessage("assistant", data.draw(places), (call,))
+    history.take([extra, IntentGiven("zz", data.draw(places), AT, said, history=past)], together=False)
     history.take(turn("zz", "zt", None, text=said), together=False)
     loom = loom_of(*history.batches)
     assert any(form in taken_out(loom) for form in FORMS)

@@ -28,6 +28,7 @@ from cantrip_actors.loom.export.conversation import (
     Heard,
     Item,
     Moved,
+    Recalled,
     Result,
     Said,
     build_conversation,
@@ -61,6 +62,7 @@ def trajectory(loom: Loom, entity_id: str) -> dict[str, Any]:
         entity_id,
         list(_build_steps(conversation, conversation.items, conversation.inherited)),
         loom.below(entity_id),
+        is_copied=conversation.inherited > 0,
     )
 
 
@@ -78,7 +80,8 @@ def segments(loom: Loom, entity_id: str) -> list[dict[str, Any]]:
         here = [child for child in _find_children(items) if child in left] if number < len(parts) else list(left)
         left = [child for child in left if child not in here]
         steps = list(_build_steps(conversation, (*copied, *items), len(copied)))
-        document = _build_document(loom, conversation, _make_segment_id(entity_id, number), steps, here)
+        id = _make_segment_id(entity_id, number)
+        document = _build_document(loom, conversation, id, steps, here, is_copied=bool(copied))
         if number < len(parts):
             document["continued_trajectory_ref"] = _make_segment_id(entity_id, number + 1)
         documents.append(document)
@@ -90,12 +93,19 @@ def _make_segment_id(entity_id: str, number: int) -> str:
 
 
 def _build_document(
-    loom: Loom, conversation: Conversation, name: str, steps: list[dict[str, Any]], children: Sequence[str]
+    loom: Loom,
+    conversation: Conversation,
+    name: str,
+    steps: list[dict[str, Any]],
+    children: Sequence[str],
+    *,
+    is_copied: bool,
 ) -> dict[str, Any]:
+    """Return a trajectory; `is_copied` says whether its first steps, and so its system prompt, are copied."""
     header = conversation.header
     if conversation.system_prompt is not None:
         first = {"timestamp": header.at, "source": "system", "message": conversation.system_prompt}
-        steps = [first | ({"is_copied_context": True} if steps and "is_copied_context" in steps[0] else {}), *steps]
+        steps = [first | ({"is_copied_context": True} if is_copied else {}), *steps]
     steps = [{"step_id": number, **step} for number, step in enumerate(steps, 1)]
     agent: dict[str, Any] = {
         "name": header.name or "cantrip",
@@ -153,12 +163,38 @@ def _build_step(item: Item, *, refer: bool) -> dict[str, Any]:
         moved = {"kind": "adopted", "cantrip": now.cantrip_id, "tool_definitions": build_tools(now)}
         prompt = now.call.get("system_prompt") or ""
         return {"timestamp": item.at, "source": "system", "message": prompt, "extra": moved}
+    if isinstance(item, Recalled):
+        return _build_recalled_step(item)
     if not isinstance(item, Heard):
         extra: dict[str, Any] = {"kind": "fold", "first": item.first, "last": item.last}
         return {"timestamp": item.at, "source": "system", "message": item.marker, "extra": extra}
     source = "system" if item.kind == "reminder" else "user"
     step: dict[str, Any] = {"timestamp": item.at, "source": source, "message": _build_content(item.text, item.images)}
     return step if item.kind == "intent" else step | {"extra": {"kind": item.kind}}
+
+
+def _build_recalled_step(item: Recalled) -> dict[str, Any]:
+    """Return a message of an intent's history: no model was called for it here, so it counts as copied."""
+    message = item.message
+    source = {"assistant": "agent", "system": "system"}.get(message.role, "user")
+    step: dict[str, Any] = {
+        "timestamp": item.at,
+        "source": source,
+        "message": _build_content(message.content or "", message.images),
+        "is_copied_context": True,
+        "extra": {"kind": "history"},
+    }
+    if message.thinking and source == "agent":
+        step["reasoning_content"] = message.thinking
+    if message.tool_calls:
+        step["tool_calls"] = list(map(_call, message.tool_calls))
+    if item.results:
+        results = [
+            {"source_call_id": result.tool_call_id, "content": _build_content(result.content or "", result.images)}
+            for result in item.results
+        ]
+        step["observation"] = {"results": results}
+    return step
 
 
 def _build_utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
@@ -264,7 +300,7 @@ def _cut(
     own: list[Item] = []
     now = conversation
     for at, item in enumerate(conversation.items[conversation.inherited :], conversation.inherited):
-        if isinstance(item, Heard | Said):
+        if isinstance(item, Heard | Recalled | Said):
             own.append(item)
             continue
         yield now, copied, own
@@ -287,7 +323,7 @@ def _select_visible(items: Sequence[Item], folds: Mapping[int, Fold]) -> Iterato
         item = items[at]
         if isinstance(item, Said) and at in bare:
             yield _hide_results(item)
-        elif at == last or isinstance(item, Heard | Said):
+        elif at == last or isinstance(item, Heard | Recalled | Said):
             yield item
 
 

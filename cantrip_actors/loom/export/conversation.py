@@ -13,6 +13,7 @@ from cantrip_actors.machine.project.conversation import (
     Heard,
     Item,
     Moved,
+    Recalled,
     Result,
     Said,
     build_conversation,
@@ -26,6 +27,7 @@ __all__ = [
     "Heard",
     "Item",
     "Moved",
+    "Recalled",
     "Result",
     "Said",
     "build_conversation",
@@ -80,6 +82,9 @@ def build_item_messages(item: Item, *, hide_ephemeral: bool = False) -> Iterator
                 is_steering=is_steering,
                 is_pinned=item.is_pinned,
             )
+        case Recalled():
+            yield item.message
+            yield from item.results
         case Said():
             yield render_utterance(item.utterance)
             for result, call in zip(item.results, item.utterance.tool_calls, strict=True):

@@ -30,7 +30,7 @@ from cantrip_actors.records.records import Header, Record, Rewarded
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import add_labels
-from cantrip_actors.terms.messages import as_text
+from cantrip_actors.terms.messages import Message, as_text
 from cantrip_actors.terms.server_tools import ServerCall
 
 
@@ -99,7 +99,7 @@ def _build_summary(
         "parent": header.parent_entity,
         "turn": header.parent_turn,
         "forked": header.forked,
-        "intent": "" if first is None else add_labels(first.intent, first.images)[:300],
+        "intent": "" if first is None else add_labels(first.intent, first.own_images)[:300],
         "turns": [turn.id for turn in turns],
         "tokens": [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens],
         "cost": _convert_number(usage.cost),
@@ -139,7 +139,15 @@ def _build_items(entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> It
             said: dict[str, Any] = {"kind": entry.kind, "text": entry.text} | _build_images(entry.images)
             if entry.kind == "intent":
                 said["context"] = "" if entry.context is None else as_text(entry.context)
+                said["history"] = [_build_past(one) for item in entry.history for one in (item.message, *item.results)]
             yield said if entry.kind == "cut" else said | {"at": entry.at}
+
+
+def _build_past(message: Message) -> dict[str, Any]:
+    """Return a message of an intent's history."""
+    calls = [{"gate": call.gate, "args": call.arguments} for call in message.tool_calls]
+    who = f"result of {message.gate}" if message.role == "tool" else message.role
+    return {"who": who, "text": message.content or "", "calls": calls, **_build_images(message.images)}
 
 
 def _build_turn(turn: Turn, rewards: list[float | None], durations: list[float | None]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from cantrip_actors.loom.export.conversation import build_item_messages, read_path
 from cantrip_actors.loom.export.folded import read_folds
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.project.conversation import Heard, Said, build_conversation
+from cantrip_actors.machine.project.conversation import Heard, Recalled, Said, build_conversation
 from cantrip_actors.terms.messages import Message, ThreadMessage
 
 
@@ -27,14 +27,14 @@ def read_messages(loom: Loom, entity_id: str) -> list[ThreadMessage]:
     return [
         _make_message(message, item, name, is_folded=at not in shown)
         for at, item in enumerate(conversation.items)
-        if isinstance(item, Heard | Said)
+        if isinstance(item, Heard | Recalled | Said)
         for message in build_item_messages(item)
     ]
 
 
-def _make_message(message: Message, item: Heard | Said, name: str, *, is_folded: bool) -> ThreadMessage:
+def _make_message(message: Message, item: Heard | Recalled | Said, name: str, *, is_folded: bool) -> ThreadMessage:
     fields = {field: getattr(message, field) for field in Message.__struct_fields__}
-    if isinstance(item, Heard):
+    if not isinstance(item, Said):
         return ThreadMessage(**fields, by=item.by, at=item.at, is_folded=is_folded)
     turn = item.turns[-1]
     return ThreadMessage(**fields, by=name, at=turn.at, turn_id=turn.turn_id, is_folded=is_folded)

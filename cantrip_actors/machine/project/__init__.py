@@ -8,9 +8,11 @@ conversation, and statistics. `stream/reading.py` makes the events for observers
 from __future__ import annotations
 
 from cantrip_actors.machine.project.client_calls import (
+    collect_texts,
     find_call_result,
     find_newest_key,
     find_newest_utterance,
+    find_utterance_of,
     measure_round,
 )
 from cantrip_actors.machine.project.entity import (
@@ -105,6 +107,7 @@ __all__ = [
     "begin_standing",
     "begins_inside",
     "collect_rewards",
+    "collect_texts",
     "compute_life",
     "drop_undone",
     "find_call_result",
@@ -126,6 +129,7 @@ __all__ = [
     "find_settled_at",
     "find_status",
     "find_turn_in_force",
+    "find_utterance_of",
     "fold_log",
     "fold_state",
     "get_committed_turn",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cantrip_actors.records.records import Decided, GateFinished, IntentGiven, Record, Requested, Utterance
+from cantrip_actors.records.records import Decided, GateFinished, IntentGiven, Record, Requested, Steered, Utterance
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 
@@ -24,6 +24,12 @@ def find_call_result(records: Iterable[Record], call_id: str) -> GateFinished | 
     return result
 
 
+def find_utterance_of(records: Iterable[Record], call_id: str) -> Utterance | None:
+    """Return the answer of an entity's crystal that made a call."""
+    said = (record for record in records if isinstance(record, Utterance))
+    return next((one for one in said if any(call.id == call_id for call in one.tool_calls)), None)
+
+
 def find_newest_utterance(records: Sequence[Record]) -> Utterance | None:
     """Return the newest answer of an entity's crystal."""
     return next((record for record in reversed(records) if isinstance(record, Utterance)), None)
@@ -32,6 +38,22 @@ def find_newest_utterance(records: Sequence[Record]) -> Utterance | None:
 def find_newest_key(records: Sequence[Record]) -> str | None:
     """Return the key of an entity's newest intent; None for one without a key."""
     return next((record.key for record in reversed(records) if isinstance(record, IntentGiven)), None)
+
+
+def collect_texts(records: Iterable[Record], until: str | None = None) -> set[str]:
+    """Return the texts that an entity was given: intents, steering messages, and those of users and systems in a
+    history. With `until`, those before the intent with that key.
+    """
+    texts: set[str] = set()
+    for record in records:
+        if isinstance(record, IntentGiven):
+            if until is not None and record.key == until:
+                break
+            texts.add(record.intent)
+            texts.update(past.content or "" for past in record.history if past.role in ("user", "system"))
+        elif isinstance(record, Steered):
+            texts.add(record.text)
+    return texts
 
 
 def measure_round(records: Iterable[Record]) -> Usage:

@@ -41,16 +41,19 @@ from cantrip_actors.records.records import (
     Utterance,
 )
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
-from cantrip_actors.terms.messages import ToolCall, as_text
+from cantrip_actors.terms.messages import Message, ToolCall, as_text
 from cantrip_actors.terms.own_gates import CALL_AGENT
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A message to the entity: its intent, data for it, a steering message, or the loop's reminder."""
+    """A message to the entity: its intent, data for it, a steering message, the loop's reminder, or a message of the
+    intent's history as text.
+    """
 
-    kind: Literal["intent", "context", "steer", "reminder"]
+    kind: Literal["intent", "context", "steer", "reminder", "history"]
     text: str
     at: str
     entity_id: str
@@ -60,6 +63,18 @@ class Heard:
     is_pinned: bool = False
     gate: str | None = None
     """The gate whose result it is, if it is the answer of a background child."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A message of an intent's history: of an assistant with the `results` of its calls, or of a user or a system."""
+
+    message: Message
+    at: str
+    entity_id: str
+    by: str = ""
+    """The sender of the intent."""
+    results: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +117,7 @@ class Moved:
     at: str
 
 
-Item = Heard | Said | Folded | Moved
+Item = Heard | Recalled | Said | Folded | Moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +189,9 @@ def list_heard_by_turn(records: Iterable[Record]) -> dict[str | None, list[Heard
     for record in records:
         match record:
             case IntentGiven(intent=text):
-                waiting.append(Heard("intent", text, record.at, record.entity_id, record.images, record.sender or ""))
+                waiting += [_quote(item) for item in read_history_items(record)]
+                by = record.sender or ""
+                waiting.append(Heard("intent", text, record.at, record.entity_id, record.own_images, by))
             case Steered(text=text):
                 waiting.append(Heard("steer", text, record.at, record.entity_id, record.images, record.sender or ""))
             case Committed() if waiting:
@@ -182,6 +199,29 @@ def list_heard_by_turn(records: Iterable[Record]) -> dict[str | None, list[Heard
             case _:
                 pass
     return {**by_turn, None: waiting} if waiting else by_turn
+
+
+def read_history_items(record: IntentGiven) -> list[Recalled]:
+    """Return the history of an intent; results are with the message whose calls they answer."""
+    items: list[Recalled] = []
+    for message in build_history_messages(record.history, record.past_images):
+        last = items[-1] if items else None
+        if message.role == "tool" and last is not None and last.message.tool_calls:
+            items[-1] = replace(last, results=(*last.results, message))
+        else:
+            items.append(Recalled(message, record.at, record.entity_id, record.sender or ""))
+    return items
+
+
+def _quote(item: Recalled) -> Heard:
+    """Return a message of a history as a text that says who wrote it."""
+    message = item.message
+    lines = [f"{message.role}: {message.content}"] if message.content or not message.tool_calls else []
+    lines += [f"{message.role} calls {call.gate}({call.arguments})" for call in message.tool_calls]
+    lines += [f"{result.gate} answers {result.content}" for result in item.results]
+    images = (*message.images, *(image for result in item.results for image in result.images))
+    unplaced = tuple(image.with_position(None) for image in images)
+    return Heard("history", "\n".join(lines), item.at, item.entity_id, unplaced, item.by)
 
 
 @dataclass(slots=True)
@@ -232,7 +272,7 @@ class _Open:
 class _Reader:
     def __init__(self) -> None:
         self._headers: list[Header] = []
-        self._items: list[Heard | _Open | Folded | Moved] = []
+        self._items: list[Heard | Recalled | _Open | Folded | Moved] = []
         self._in_force: Header | None = None
         self._open: _Open | None = None
         self._inherited = 0
@@ -255,7 +295,8 @@ class _Reader:
                 self._open = self._ended = None
             case IntentGiven():
                 self._ended = None
-                self._hear("intent", record.intent, record.at, record.entity_id, record.images, record.sender or "")
+                self._items += read_history_items(record)
+                self._hear("intent", record.intent, record.at, record.entity_id, record.own_images, record.sender or "")
                 # a code circle has the data as a variable
                 if record.context is not None and not self._is_coded:
                     text, by = f"context:\n{as_text(record.context)}", record.sender or ""

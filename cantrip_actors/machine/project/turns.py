@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
+from cantrip_actors.machine.project.conversation import Recalled, read_history_items
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
@@ -50,6 +51,8 @@ class Entry(NamedTuple):
     reason: str = ""
     turn: Turn | None = None
     durations: tuple[float, ...] = ()
+    history: tuple[Recalled, ...] = ()
+    """The messages before an intent."""
 
 
 def read_entries(records: Sequence[Record]) -> Iterator[Entry]:
@@ -286,7 +289,9 @@ def _render_utterance(said: Utterance | None) -> str:
 
 
 _ENTRIES: Final[dict[type[Record], Callable[[Any], Entry]]] = {
-    IntentGiven: lambda record: Entry("intent", record.intent, record.at, record.images, record.context),
+    IntentGiven: lambda record: Entry(
+        "intent", record.intent, record.at, record.own_images, record.context, history=tuple(read_history_items(record))
+    ),
     Steered: lambda record: Entry("steer", record.text, record.at, record.images),
     Folded: lambda record: Entry("fold", record.marker, record.at),
     Undone: lambda record: Entry("undo", _explain_undone(record), record.at),

@@ -34,6 +34,7 @@ from cantrip_actors.terms.arguments import check_choice, check_kind, check_name,
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CantripUnknown, InvalidCantrip, NameTaken, Withdrawn
+from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ NAMESPACE: Final = uuid.UUID("5f1d5c1e-6f2b-5c39-9d0e-3c8f2c1a7b44")
 """The namespace of the ids that are derived from keys."""
 
 _SAME_HEADER: Final = ("lasting", "name", "parent_turn", "queue")
-_SAME_INTENT: Final = ("intent", "context", "images")
+_SAME_INTENT: Final = ("intent", "context", "images", "history")
 """The fields that a repeated beginning must have in common with the first one."""
 _LABELS: Final[Mapping[str, str]] = MappingProxyType(
     {"lasting": "whether it is long-lived", "parent_turn": "the turn that it forks"}
@@ -85,6 +86,8 @@ class Beginnings:
         key: str | None,
         by: str,
         on_close: OnClose | None,
+        *,
+        history: History = (),
         **facts: Any,
     ) -> Beginning:
         """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
@@ -98,7 +101,7 @@ class Beginnings:
                 'on_close: expected "keep" or nothing, got "end": a long-lived entity and one that begins with a key '
                 "stay in the loom when the runtime closes"
             )
-        begin = make_begin(intent, context, sender=by or None)
+        begin = make_begin(intent, context, sender=by or None, history=history)
         tree.launcher.check_files(check_cantrip(what, cantrip), begin.images)
         if key is not None:
             check_name("key", key)
@@ -119,6 +122,7 @@ class Beginnings:
         by: str,
         on_close: OnClose | None,
         *,
+        history: History = (),
         lasting: bool = False,
         waits: bool = True,
     ) -> Entity:
@@ -129,7 +133,8 @@ class Beginnings:
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
         facts = {"tenant": tenant, "parent_turn": turn_id, "forked": True, "lasting": lasting}
-        return await self.begin(self.make("fork", cantrip, intent, context, key, by, on_close, **facts), waits=waits)
+        fork = self.make("fork", cantrip, intent, context, key, by, on_close, history=history, **facts)
+        return await self.begin(fork, waits=waits)
 
     async def fire(self, cantrip: Cantrip, timer: Timer, key: str) -> None:
         """Cast an entity for a schedule, unless the entity with this key has begun.
@@ -295,7 +300,7 @@ class Beginnings:
         expected, intent = self._tree.guard.redact_records(
             [
                 Plan.of(cantrip, identity).make_header(header.at),
-                IntentGiven(entity_id, begin.intent, "", begin.context, begin.images),
+                IntentGiven(entity_id, begin.intent, "", begin.context, begin.images, history=begin.history),
             ]
         )
         pairs = [(name, getattr(header, name), getattr(expected, name)) for name in _SAME_HEADER]

@@ -33,10 +33,11 @@ from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.history import NO_HISTORY, History, PastMessage, measure_history, read_history
 from cantrip_actors.terms.image import NO_IMAGES, split_message
 
 MAX_INPUT = 16 * 2**20
-"""The most bytes of an intent with its context."""
+"""The most bytes of an intent with its context and its history."""
 
 CACHED_CAPABILITIES = 16
 """How many capability texts are cached; circles of the same kind share one."""
@@ -45,14 +46,20 @@ NEVER_BEGAN = "was about to begin when its process was killed, and its intent is
 
 
 def make_begin(
-    intent: object, context: Any, images: tuple[File, ...] = NO_IMAGES, *, sender: str | None = None
+    intent: object,
+    context: Any,
+    images: tuple[File, ...] = NO_IMAGES,
+    *,
+    sender: str | None = None,
+    history: History = (),
 ) -> Begin:
-    """Return the Begin event of an intent of `sender`: its text, its context as JSON, and the images from both.
+    """Return the Begin event of an intent of `sender`: its text, its context as JSON, its history, and all images.
 
-    `images` come first, then the images of the intent, then the images of the context. Raises InvalidIntent.
+    `images` come first, then the images of the intent, of the context and of the history. Raises InvalidIntent.
     """
     text, of_intent = split_message(intent, "intent is required: expected a text that says what to achieve")
-    _check_size(text, context)
+    past, of_past = NO_HISTORY if history == () else read_history(history)
+    _check_size(text, context, past)
     of_context = NO_IMAGES
     if not is_plain(context):
         try:
@@ -63,19 +70,19 @@ def make_begin(
             ) from problem
         if isinstance(context, Pictured):
             context, of_context = context
-    return Begin(text, context, (*images, *of_intent, *of_context), None, sender)
+    return Begin(text, context, (*images, *of_intent, *of_context, *of_past), None, sender, history=past)
 
 
-def _check_size(text: str, context: Any) -> None:
+def _check_size(text: str, context: Any, history: Sequence[PastMessage]) -> None:
     """Raise InvalidIntent for more than MAX_INPUT bytes: handling them would block the event loop."""
-    size = len(text)
+    size = len(text) + measure_history(history)
     if context is not None:
         with suppress(TypeError):  # orjson cannot encode it: it is small, or the loom refuses its record
             size += len(orjson.dumps(context, default=dict, option=orjson.OPT_NON_STR_KEYS))
     if size > MAX_INPUT:
         raise InvalidIntent(
-            f"the intent and its context have {size:,} bytes: expected at most {MAX_INPUT:,}; put large data where a "
-            "gate can read it part by part"
+            f"the intent, its context and its history have {size:,} bytes: expected at most {MAX_INPUT:,}; put large "
+            "data where a gate can read it part by part"
         )
 
 

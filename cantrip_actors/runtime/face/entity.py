@@ -46,6 +46,7 @@ from cantrip_actors.terms.errors import (
     RuntimeClosed,
 )
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said, select_files, split_message
 from cantrip_actors.terms.messages import ThreadMessage
 from cantrip_actors.terms.outcome import Outcome
@@ -188,14 +189,16 @@ class Entity(Generic[Answer_co]):
         intent: Said,
         *,
         context: Any = None,
+        history: History = (),
         key: str | None = None,
         by: str = "",
         timeout: float | None = None,
     ) -> Episode[Answer_co]:
         """Give a long-lived entity a further intent, and wait for its episode; intents are taken in order.
 
-        The intent is a text, or a list of texts, images and files; `context` may contain these, too. Cancelling the
-        wait does not withdraw the intent: `runtime.receipt(entity, key).withdraw()` does, while it is in the inbox.
+        The intent is a text, or a list of texts, images and files; `context` may contain these, too. `history` are
+        messages of another conversation, as for `Runtime.cast`. Cancelling the wait does not withdraw the intent:
+        `runtime.receipt(entity, key).withdraw()` does, while it is in the inbox.
 
         With a `key` the entity works on the intent exactly once: a repeated send with the same content, also from
         another process or after a crash, returns the same episode. Other content with that key raises KeyUsed.
@@ -209,7 +212,7 @@ class Entity(Generic[Answer_co]):
         """
         if timeout is not None:
             check_timeout(timeout)
-        mail = await self._make_intent(intent, context, key, by)
+        mail = await self._make_intent(intent, context, history, key, by)
         if timeout is not None:
             await self._await_with_entity_id(self._tree.inboxes.post(mail))
             return await self._make_work(mail.key).episode(timeout=timeout)
@@ -217,18 +220,22 @@ class Entity(Generic[Answer_co]):
             outcome = await self._await_with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
         return await self._make_episode(outcome)
 
-    async def post(self, intent: Said, *, context: Any = None, key: str | None = None, by: str = "") -> Work[Answer_co]:
+    async def post(
+        self, intent: Said, *, context: Any = None, history: History = (), key: str | None = None, by: str = ""
+    ) -> Work[Answer_co]:
         """Give a long-lived entity a further intent without waiting for it: the intent is durable when this returns.
 
         `key`, `by` and errors as for `send`. A process that does not know the entity's cantrip may post, too.
         """
-        mail = await self._make_intent(intent, context, key, by, waits=False)
+        mail = await self._make_intent(intent, context, history, key, by, waits=False)
         await self._await_with_entity_id(self._tree.inboxes.post(mail))
         return self._make_work(mail.key)
 
-    async def _make_intent(self, intent: Said, context: Any, key: str | None, by: str, *, waits: bool = True) -> Mail:
+    async def _make_intent(
+        self, intent: Said, context: Any, history: History, key: str | None, by: str, *, waits: bool = True
+    ) -> Mail:
         tree, cell = self._tree, self._find_cell()
-        begin = make_begin(intent, context)
+        begin = make_begin(intent, context, history=history)
         tree.check_accepting()
         _check_sent(key, by)
         await self._make_loadable(key, waits=waits)
@@ -242,7 +249,14 @@ class Entity(Generic[Answer_co]):
             await cell.wait_until_begun()
         await self._check_files(begin.images)
         return tree.inboxes.make_intent(
-            self._id, begin.intent, begin.context, begin.images, key=key, sender=by, cantrip=self._cantrip
+            self._id,
+            begin.intent,
+            begin.context,
+            begin.images,
+            key=key,
+            sender=by,
+            cantrip=self._cantrip,
+            history=begin.history,
         )
 
     async def _check_allowance(self, key: str | None, by: str) -> None:
@@ -281,13 +295,14 @@ class Entity(Generic[Answer_co]):
         intent: Said,
         *,
         context: Any = None,
+        history: History = (),
         key: str | None = None,
         by: str = "",
         resume: str | None = None,
     ) -> EpisodeRun[Answer_co]:
         """Send an intent, and follow its episode while it happens: `async with entity.stream(intent) as run`.
 
-        `context`, `key` and `by` are as for `send`. Leaving the block before the episode has ended withdraws the intent
+        The other arguments are as for `send`. Leaving the block before the episode has ended withdraws the intent
         or interrupts the episode, unless there is a `key`.
 
         With `resume`, the `position` of a run or the `id` of its last event, only later events come. With the `key`,
@@ -295,15 +310,15 @@ class Entity(Generic[Answer_co]):
 
         Raises InvalidIntent for a `resume` that is no position; entering the block raises as `post`.
         """
-        return EpisodeRun(partial(self._begin_run, intent, context, key, by), resume, keeps=key is not None)
+        return EpisodeRun(partial(self._begin_run, intent, context, history, key, by), resume, keeps=key is not None)
 
     async def _begin_run(
-        self, intent: Said, context: Any, key: str | None, by: str, after: RunPosition
+        self, intent: Said, context: Any, history: History, key: str | None, by: str, after: RunPosition
     ) -> FollowedEpisode[Answer_co]:
         if key is None and after.event != BEGINNING:
             return await self._follow_episode_at(after.event)
         feed = EventFeed(self._tree, self._id, BEGINNING, deltas=True)  # before the intent is there to be taken
-        work = await self.post(intent, context=context, key=key, by=by)
+        work = await self.post(intent, context=context, history=history, key=key, by=by)
         return self._follow_intent(feed, work.key)
 
     async def _follow_episode_at(self, at: EventId) -> FollowedEpisode[Answer_co]:

@@ -41,7 +41,7 @@ from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.redactor import Secrets
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
-from cantrip_actors.runtime.entity.beginnings import Beginnings, check_cantrip
+from cantrip_actors.runtime.entity.beginnings import Beginning, Beginnings, check_cantrip
 from cantrip_actors.runtime.entity.cells import NEVER_BEGAN
 from cantrip_actors.runtime.entity.model_inputs import find_model_input
 from cantrip_actors.runtime.entity.upgrades import Move, Upgrade
@@ -93,6 +93,7 @@ from cantrip_actors.terms.errors import (
     RuntimeClosed,
     UnknownEntity,
 )
+from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.messages import Response, ThreadMessage
 from cantrip_actors.terms.model_input import ModelInput
@@ -538,6 +539,7 @@ class Runtime:
         intent: Said,
         *,
         context: Any = None,
+        history: History = (),
         key: str | None = None,
         by: str = "",
         on_close: OnClose | None = None,
@@ -545,6 +547,10 @@ class Runtime:
         """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.
 
         The intent is a text, or a list of texts, images and files (`["What is on it?", Image.read("a.png")]`).
+
+        `history` are messages of an earlier conversation, which the entity has in its context before the intent: each a
+        `Message`, or a mapping with its fields, whose content may be such a list, too. A fold keeps those of the first
+        intent.
 
         With a `key` the entity is cast once: a repeated call with the same content, also from another process or after
         a crash, returns the episode of the existing entity. Other content with that key raises KeyUsed.
@@ -562,7 +568,7 @@ class Runtime:
         EntityCrashed if a bug ended the entity. Each carries `entity_id`.
         """
         entity = await self._beginnings.begin(
-            self._beginnings.make("cast", cantrip, intent, context, key, by, on_close, tenant=self._tenant or "")
+            self._make_beginning("cast", cantrip, intent, context, key, by, on_close, history=history)
         )
         return await (entity.result() if key is None else entity.episode())
 
@@ -587,6 +593,7 @@ class Runtime:
         intent: Said,
         *,
         context: Any = None,
+        history: History = (),
         key: str | None = None,
         by: str = "",
         on_close: OnClose | None = None,
@@ -595,9 +602,9 @@ class Runtime:
 
         Its beginning is in the loom when this returns: after a crash the entity can be resumed.
 
-        `key`, `by` and `on_close` as for `cast`.
+        The arguments are those of `cast`.
         """
-        what = self._beginnings.make("start", cantrip, intent, context, key, by, on_close, tenant=self._tenant or "")
+        what = self._make_beginning("start", cantrip, intent, context, key, by, on_close, history=history)
         return await self._beginnings.begin(what, waits=True)
 
     def stream(
@@ -606,6 +613,7 @@ class Runtime:
         intent: Said,
         *,
         context: Any = None,
+        history: History = (),
         key: str | None = None,
         by: str = "",
         resume: str | None = None,
@@ -613,7 +621,7 @@ class Runtime:
         """Cast, and follow the episode while it happens: `async with runtime.stream(cantrip, intent) as run`.
 
         `run.text()` yields the text in pieces, `run.events()` the events, and `await run.result()` returns the episode.
-        `context`, `key` and `by` are as for `cast`. Leaving the block before the episode has ended ends the entity,
+        The other arguments are as for `cast`. Leaving the block before the episode has ended ends the entity,
         unless there is a `key`.
 
         With `resume` only later events come: with a `key` it may be the `id` of an event, in any process; without one
@@ -621,10 +629,18 @@ class Runtime:
 
         Raises InvalidIntent for a `resume` that is no position; entering the block raises as `start`, or UnknownEntity.
         """
-        return EpisodeRun(partial(self._begin_run, cantrip, intent, context, key, by), resume, keeps=key is not None)
+        begin = partial(self._begin_run, cantrip, intent, context, history, key, by)
+        return EpisodeRun(begin, resume, keeps=key is not None)
 
     async def _begin_run(
-        self, cantrip: Cantrip[Answer_co], intent: Said, context: Any, key: str | None, by: str, after: RunPosition
+        self,
+        cantrip: Cantrip[Answer_co],
+        intent: Said,
+        context: Any,
+        history: History,
+        key: str | None,
+        by: str,
+        after: RunPosition,
     ) -> FollowedEpisode[Answer_co]:
         if key is None and after.event != BEGINNING:
             if after.entity_id is None:
@@ -634,9 +650,13 @@ class Runtime:
             entity_id = after.entity_id
             entity = await self._tree.in_store(lambda: self.get_entity(entity_id))
             return await entity._follow_episode_at(after.event)  # noqa: SLF001  # of the same face
-        beginning = self._beginnings.make("stream", cantrip, intent, context, key, by, None, tenant=self._tenant or "")
+        beginning = self._make_beginning("stream", cantrip, intent, context, key, by, None, history=history)
         entity = await self._beginnings.begin(beginning, waits=True)
         return entity._follow_beginning()  # noqa: SLF001  # of the same face
+
+    def _make_beginning(self, *parts: Any, **facts: Any) -> Beginning:
+        """Return a new entity of this runtime's tenant, as `Beginnings.make`."""
+        return self._beginnings.make(*parts, tenant=self._tenant or "", **facts)
 
     def set_allowance(self, most: float | None, *, by: str | None = None, per: AllowancePeriod = "day") -> None:
         """Set how much a caller may spend in a day or a month, in US dollars, before it can begin no new work.
@@ -718,6 +738,7 @@ class Runtime:
         *,
         name: str | None = None,
         context: Any = None,
+        history: History = (),
         key: str | None = None,
         by: str = "",
         on_close: Literal["keep"] | None = None,
@@ -728,8 +749,8 @@ class Runtime:
         in any process that opens the loom. `key` and `by` as for `cast`. A long-lived entity always stays when its
         runtime closes. Raises as `cast`, InvalidIntent if the name is invalid, and NameTaken if it is taken.
         """
-        what = self._beginnings.make(
-            "invoke", cantrip, intent, context, key, by, on_close, tenant=self._tenant or "", lasting=True, name=name
+        what = self._make_beginning(
+            "invoke", cantrip, intent, context, key, by, on_close, history=history, lasting=True, name=name
         )
         return await self._beginnings.begin(what, waits=True)
 
@@ -862,6 +883,7 @@ class Runtime:
         crystal: Crystal | str | None = None,
         cantrip: Cantrip[Answer_co] | None = None,
         context: Any = None,
+        history: History = (),
         key: str | None = None,
         by: str = "",
         on_close: OnClose | None = None,
@@ -876,7 +898,7 @@ class Runtime:
         dependencies; else as `cast`.
         """
         begin = partial(self._beginnings.fork, self.loom, turn_id, intent, crystal, cantrip)
-        entity = await begin(context, key, by, on_close, waits=False)
+        entity = await begin(context, key, by, on_close, history=history, waits=False)
         return await (entity.result() if key is None else entity.episode())
 
     async def start_fork(
@@ -887,6 +909,7 @@ class Runtime:
         crystal: Crystal | str | None = None,
         cantrip: Cantrip[Answer_co] | None = None,
         context: Any = None,
+        history: History = (),
         lasting: bool = False,
         key: str | None = None,
         by: str = "",
@@ -898,7 +921,7 @@ class Runtime:
         """
         check_kind("lasting", lasting, bool, "True or False")
         begin = partial(self._beginnings.fork, self.loom, turn_id, intent, crystal, cantrip)
-        return await begin(context, key, by, on_close, lasting=lasting)
+        return await begin(context, key, by, on_close, history=history, lasting=lasting)
 
     # Listings
 

@@ -24,6 +24,7 @@ from cantrip_actors.terms.arguments import check, check_name, check_texts, is_fi
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError, UnfinishedWork
+from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.outcome import Outcome
 
@@ -249,6 +250,7 @@ class Work(Generic[Answer_co]):
         intent: Said,
         *,
         context: Any = None,
+        history: History = (),
         cantrip: Cantrip[Answer_co] | None = None,
         key: str | None = None,
         by: str = "",
@@ -256,13 +258,12 @@ class Work(Generic[Answer_co]):
         """Continue from its end: send its entity a further intent, or fork it if it has done something else since.
 
         `takes_more` says which of the two it is. A fork works with `cantrip`, as `fork_with`; a further intent has no
-        choice. With a `key` a repeated call returns the same work, whatever was sent in between. `context` and `by` are
-        as for `Entity.send`. Raises UnfinishedWork while the episode has not ended, else as `Entity.post` and
-        `fork_with`.
+        choice. With a `key` a repeated call returns the same work, whatever was sent in between. The rest is as for
+        `Entity.send`. Raises UnfinishedWork while the episode has not ended, else as `Entity.post` and `fork_with`.
         """
         if await self._tree.in_store(partial(self._sends, key)):
-            return await self.entity.post(intent, context=context, key=key, by=by)
-        return await self.fork_with(intent, context=context, cantrip=cantrip, key=key, by=by)
+            return await self.entity.post(intent, context=context, history=history, key=key, by=by)
+        return await self.fork_with(intent, context=context, history=history, cantrip=cantrip, key=key, by=by)
 
     def _sends(self, key: str | None) -> bool:
         """Return whether `continue_with` sends; a repeated call does what the first one did."""
@@ -280,6 +281,7 @@ class Work(Generic[Answer_co]):
         intent: Said,
         *,
         context: Any = None,
+        history: History = (),
         cantrip: Cantrip[Answer_co] | None = None,
         crystal: Crystal | str | None = None,
         key: str | None = None,
@@ -294,7 +296,7 @@ class Work(Generic[Answer_co]):
         lasting = await self._tree.in_store(self._is_lasting)
         casts = self._tree.scheduler.casts
         entity = await casts.fork(
-            self._make_loom(), turn, intent, crystal, cantrip, context, key, by, None, lasting=lasting
+            self._make_loom(), turn, intent, crystal, cantrip, context, key, by, None, history=history, lasting=lasting
         )
         return entity.work  # type: ignore[no-any-return]  # the scheduler, which has `casts`, knows no handles
 

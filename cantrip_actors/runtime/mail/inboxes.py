@@ -48,6 +48,7 @@ from cantrip_actors.terms.errors import (
     UnknownEntity,
 )
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.history import PastMessage
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import Outcome
 from supervisors import Actor, ActorRef, ExitReason, NotRunning
@@ -194,9 +195,12 @@ class Inboxes:
         key: str | None,
         sender: str = "",
         cantrip: Cantrip | None = None,
+        history: tuple[PastMessage, ...] = (),
     ) -> Mail:
         """Return the mail of an intent for a root entity; `cantrip` is the one that its sender gave for it."""
         body = {"intent": text} if context is None else {"intent": text, "context": context}
+        if history:
+            body["history"] = msgspec.to_builtins(history)
         mail = self.make_mail(entity_id, "intent", body, images, key=key, sender=sender, root=entity_id)
         mark = None if cantrip is None else self._core.cantrips.note_sent(entity_id, mail.key, cantrip)
         return mail if mark is None else msgspec.structs.replace(mail, dependencies=mark)

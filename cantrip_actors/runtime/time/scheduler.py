@@ -43,6 +43,7 @@ from cantrip_actors.runtime.time.queues import Queues
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CantripError, EntityEnded, RuntimeClosed, Withdrawn
+from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.queue import Queue
 from supervisors import Actor, ActorRef, Alarm, NotRunning
@@ -98,6 +99,7 @@ class Casts(Protocol):
         by: str,
         on_close: OnClose | None,
         *,
+        history: History = (),
         lasting: bool = False,
     ) -> Any:
         """Begin an entity that continues from a turn in `loom`; return its handle."""

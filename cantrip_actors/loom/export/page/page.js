@@ -182,12 +182,16 @@ const nested = (one) => {
   return box;
 };
 
+const past = (message) => [h("div", { class: "who" }, `before it · ${plain(message.who)}`), ...block(message.text, "prose"),
+  ...message.calls.flatMap((call) => block(`${call.gate}(${call.args})`, "mono")), ...pictures(message.images)];
+
 const shownItem = (one, item) => {
   switch (item.kind) {
     case "turn": return turnCard(one, item);
     case "intent": case "steer": return h("div", { class: `said ${item.kind}` },
       h("div", { class: "who" }, `${item.kind === "intent" ? "intent" : "a message from outside"} · ${time(item.at)}`),
-      ...block(item.text, "prose"), ...pictures(item.images), ...(item.context ? [h("div", { class: "who" }, "with data"), ...block(item.context, "mono")] : []));
+      ...(item.history ?? []).flatMap(past), ...block(item.text, "prose"), ...pictures(item.images),
+      ...(item.context ? [h("div", { class: "who" }, "with data"), ...block(item.context, "mono")] : []));
     case "fold": return h("div", { class: "fold-mark", title: "The loom keeps what was folded; the crystal sees this instead" },
       `from here on the crystal sees ${plain(item.marker)}`);
     case "undo": return h("div", { class: "said" }, h("div", { class: "who" }, `${plain(item.text)} · ${time(item.at)}`));
@@ -390,7 +394,7 @@ const HITS = 300;
 
 const textsOf = (item) => item.kind === "turn"
   ? [item.say, item.think, item.code, ...item.calls.map((call) => `${call.gate} ${call.args}`), ...item.seen.map((seen) => `${seen.gate} ${seen.args ?? ""} ${seen.text}`)]
-  : [item.text, item.context, item.detail, item.marker];
+  : [item.text, item.context, item.detail, item.marker, ...(item.history ?? []).map((message) => message.text)];
 
 const around = (text, at, length) => {
   const start = Math.max(0, at - 30);

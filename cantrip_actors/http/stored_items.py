@@ -1,0 +1,99 @@
+"""Responses and their items by their ids: clients refer to an item of an earlier response instead of repeating it.
+
+The loom has the answers and the calls. The words before an answer come back with the calls beside which they stood.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from cantrip_actors import Work
+from cantrip_actors.http.calls import HttpCall
+from cantrip_actors.http.client_rounds import read_last_words
+from cantrip_actors.http.episode_tools import CALL, split_client_id
+from cantrip_actors.http.openai_encoders import answer_text
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.request_messages import ID
+from cantrip_actors.machine.project import find_utterance_of
+
+ROUND: Final = "~"
+_AFTER_ROUND: Final = re.compile(f"{ROUND}[0-9a-f]{{16}}$")
+_NUMBER: Final = re.compile(r"_\d+$")
+_REFERENCE: Final = "item_reference"
+
+
+def find_response(call: HttpCall, id: str) -> Work:
+    """Return the work on a response. Raises Problem 404."""
+    work = call.runtime.work(_AFTER_ROUND.sub("", id.removeprefix(ID))) if id.startswith(ID) else None
+    if work is None or not call.sees(work.entity_id):
+        raise Problem(404, "not_found", "no response has this id")
+    return work
+
+
+def has_references(items: Sequence[dict[str, Any]]) -> bool:
+    """Return whether items refer to items of earlier responses."""
+    return any(item.get("type") == _REFERENCE for item in items)
+
+
+def resolve_references(
+    call: HttpCall, places: Sequence[str], items: Sequence[dict[str, Any]]
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Return items, and where the request has each, with those of earlier responses in place of references to them.
+
+    Reads the loom. Raises Problem 400 for a reference to an item that is not there.
+    """
+    resolved: list[tuple[str, dict[str, Any]]] = []
+    texts: set[str] = set()
+    """The ids of the works and of the turns whose text is there."""
+    for number, (where, item) in enumerate(zip(places, items, strict=True)):
+        if item.get("type") != _REFERENCE:
+            resolved.append((where, item))
+            continue
+        id = str(item.get("id"))
+        if id.startswith("msg_") and _precedes_call(items[number + 1 :]):
+            continue  # its words come with the call
+        if not id.startswith("rs_"):  # the reasoning of an answer is no part of a context
+            resolved += [(where, part) for part in _find_item(call, where, id, texts)]
+    return [where for where, _ in resolved], [item for _, item in resolved]
+
+
+def _precedes_call(rest: Sequence[dict[str, Any]]) -> bool:
+    ids = (str(item.get("id")) if item.get("type") == _REFERENCE else "" for item in rest)
+    return next((id for id in ids if not id.startswith(("msg_", "rs_"))), "").startswith("fc_")
+
+
+def _find_item(call: HttpCall, where: str, id: str, texts: set[str]) -> Iterator[dict[str, Any]]:
+    entity_id, call_id = split_client_id(CALL + id.removeprefix("fc_")) or ("", "")
+    is_call = id.startswith("fc_") and call.runtime.loom.has(entity_id) and call.sees(entity_id)
+    utterance = find_utterance_of(call.runtime.shown_loom.records(entity_id), call_id) if is_call else None
+    if utterance is not None:
+        if utterance.content and utterance.turn_id not in texts:
+            yield _make_message(utterance.content)
+        texts.add(utterance.turn_id)
+        made = next(one for one in utterance.tool_calls if one.id == call_id)
+        name = f"{CALL}{entity_id}.{call_id}"
+        yield {"type": "function_call", "call_id": name, "name": made.gate, "arguments": made.arguments}
+        return
+    work = _find_work(call, where, id.partition("_")[2])
+    if work.id not in texts:
+        texts.add(work.id)
+        outcome = work.find_outcome(redacted=True)
+        text = read_last_words(call, work.entity_id) if outcome is None else answer_text(outcome)
+        yield _make_message(text or "")
+
+
+def _find_work(call: HttpCall, where: str, id: str) -> Work:
+    """Return the work on the response of an item: a streamed item has a number behind the id of its response."""
+    for candidate in (id, _NUMBER.sub("", id)):
+        try:
+            return find_response(call, candidate)
+        except Problem:
+            continue
+    text = f"{where}: no response has an item with this id: send the message or the call itself"
+    raise Problem(400, "invalid", text, param="input")
+
+
+def _make_message(text: str) -> dict[str, Any]:
+    return {"role": "assistant", "content": text}
