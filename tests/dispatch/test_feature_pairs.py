@@ -58,6 +58,9 @@ FEATURES: dict[str, list[Any]] = {
 }
 """For each feature: what the circle has besides its gates, and the steps around `done`, which every feature meets."""
 
+ON_DEMAND = [ask_first(note), wrap("note", pre=[lambda _: None], post=[remark], name="steps")]
+"""The gate of the script, if no query shows its definition: entities call it with `use_gate`."""
+
 CIRCUMSTANCES = ["alone", "child", "fork", "fold", "program", "restart"]
 
 
@@ -65,6 +68,13 @@ def write_program(response: dict[str, Any]) -> dict[str, Any]:
     """Return the same calls as a program."""
     calls = [f"print({call['gate']}(**{call['args']!r}))" for call in response["tool_calls"]]
     return {"code": "\n".join(calls)}
+
+
+def use_note(response: dict[str, Any]) -> dict[str, Any]:
+    """Return the same calls as an entity makes them that has `note` on demand."""
+    calls = response["tool_calls"]
+    used = [{"gate": "use_gate", "args": {"name": "note", "args": call["args"]}} for call in calls]
+    return {"tool_calls": [use if call["gate"] == "note" else call for use, call in zip(used, calls, strict=True)]}
 
 
 def follow(script: Any, child_script: Any, *, is_folded: bool) -> Callable[[Any], dict[str, Any]]:
@@ -80,17 +90,20 @@ def follow(script: Any, child_script: Any, *, is_folded: bool) -> Callable[[Any]
     return answer
 
 
-def make_cantrip(feature: list[Any], circumstance: str, script: Any, wraps: Any = ()) -> Cantrip:
+def make_cantrip(feature: list[Any], circumstance: str, script: Any, wraps: Any = (), on_demand: Any = ()) -> Cantrip:
     is_folded, child_script = circumstance == "fold", WORK
     if circumstance == "program":
         script, child_script = [[write_program(response) for response in lines] for lines in (script, WORK)]
+    elif on_demand:
+        script, child_script = [[use_note(response) for response in lines] for lines in (script, WORK)]
     folds = Folding(trigger_after_turns=1, keep_turns=1) if is_folded else Folding()
     return Cantrip(
         scripted(follow(script, child_script, is_folded=is_folded)),
         circle=Circle(
-            ["done", note, "call_agent", *feature, *wraps],
+            ["done", *([] if on_demand else [note]), "call_agent", *feature, *wraps],
             [max_turns(20), max_depth(1)],
             medium="python" if circumstance == "program" else "tools",
+            on_demand=on_demand,
         ),
         folding=folds,
         name="worker",
@@ -141,6 +154,29 @@ async def test_a_feature_that_wraps_gates_holds_in_every_circumstance(
     result, states = survived.value
     assert result == "worked"
     assert set(states) == {"terminated"}
+
+
+@pytest.mark.parametrize("circumstance", CIRCUMSTANCES)
+@pytest.mark.rule("V-22")
+async def test_a_gate_on_demand_is_called_in_every_circumstance(tmp_path: Path, circumstance: str) -> None:
+    delegates = circumstance in ("child", "restart")
+    done_steps = [wrap("done", pre=[refuse_the_first], name="not too early")]
+    cantrip = make_cantrip([], circumstance, DELEGATE if delegates else WORK, done_steps, ON_DEMAND)
+
+    async def program(process: Process) -> Any:
+        async with open_runtime(process, cantrip, tmp_path) as runtime:
+            episode = await runtime.cast(cantrip, "go", key="k")
+            if circumstance == "fork":
+                episode = await runtime.fork(episode.thread[0].id, intent="go", cantrip=cantrip, key="f")
+            turns = [turn for entity_id in runtime.loom.entities() for turn in runtime.loom.turns(entity_id)]
+            return episode.result, [call for turn in turns for call in turn.gate_calls]
+
+    survived = await run_with_crashes(program, crashes_of(circumstance))
+    result, calls = survived.value
+    assert result == "worked"
+    noted = [call.result for call in calls if call.gate == "note"]
+    assert noted == ["x\n[checked]"] * len(noted) != []
+    assert not any(call.gate == "use_gate" for call in calls)
 
 
 @pytest.mark.parametrize("circumstance", CIRCUMSTANCES)

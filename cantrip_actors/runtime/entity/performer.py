@@ -73,6 +73,7 @@ from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here, Pinned
 from cantrip_actors.terms.errors import AskCycle, Unavailable
 from cantrip_actors.terms.messages import Invocation, Response, Usage
+from cantrip_actors.terms.on_demand import resolve_call
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.own_gates import ASK, COMPACT, RECALL
 from cantrip_actors.terms.wrapping import Fence
@@ -328,7 +329,7 @@ class Performer:
         reply = await query_crystal(self._environment.instrument, cell, cell.crystal, query)
         if isinstance(reply, Response):
             cell.error = None  # that of a context that was too long is mended
-            for call in reply.tool_calls:
+            for call in map(resolve_call, reply.tool_calls):
                 await self._environment.requests.prepare(call.gate, call.args)
             return Replied(reply) if reply.handle is None else Posted(reply.handle)
         cell.error = reply

@@ -238,6 +238,27 @@ async def test_steps_around_the_gate_see_its_call() -> None:
     assert (small.result, large.is_error) == ("1 to anna", True)
 
 
+async def test_a_program_answers_a_deferred_gate_and_a_person_a_question() -> None:
+    @gate(deferred=True)
+    async def render(page: int) -> str:  # type: ignore[empty-body]
+        """Render a page elsewhere."""
+
+    asked = use("question", text="Which colour?", schema={"enum": ["red", "blue"]})
+    cantrip = make(use("render", page=3), asked, on_demand=[render, "question"])
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.invoke(cantrip, "go", name="x")
+        for answer in ("rendered", "blue"):
+            while not (requests := runtime.requests()):
+                await anyio.sleep(1)
+            if requests[0].gate == "render":
+                await runtime.deliver(requests[0].id, answer)
+            else:
+                await runtime.decide(requests[0].id, answer=answer, by="anna")
+        thread = (await entity.episode()).thread
+    seen = [turn.gate_calls[0] for turn in thread[:2]]
+    assert [(call.gate, call.result) for call in seen] == [("render", "rendered"), ("question", "blue")]
+
+
 class Streaming:
     """A crystal that streams a call of use_gate, piece by piece."""
 
@@ -466,6 +487,17 @@ async def test_a_program_calls_a_gate_on_demand_as_a_function(medium: Any, code:
     assert "Each is a function" in prompt
     assert "get_weather" not in prompt
     assert "use_gate" not in prompt
+
+
+@pytest.mark.real_time
+async def test_a_gate_on_demand_is_a_command_of_a_shell() -> None:
+    circle = Circle(["done"], [max_turns(2)], medium="shell", on_demand=GATES)
+    crystal = scripted([{"code": 'find_gates money; done "$(pay --cents 5)"'}])
+    async with Runtime.open("memory:") as runtime:
+        episode = await runtime.cast(Cantrip(crystal, circle=circle), "go")
+    assert episode.thread[0].gate_calls[0].result["gates"][0]["name"] == "pay"
+    assert "Each is a command" in (crystal.invocations[0].messages[0].content or "")
+    assert episode.result == "5 to anna"
 
 
 # Servers of tools
