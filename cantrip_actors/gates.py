@@ -8,7 +8,7 @@ from cantrip_actors.circle import GateError, echo, fetch, list_files, read, sear
 from cantrip_actors.circle.gates.skills import make_skill_gate
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import Injected, gate
-from cantrip_actors.terms.own_gates import ASK, COMPACT, POST, QUESTION, RECALL, WAKE_ME
+from cantrip_actors.terms.own_gates import ASK, BACKGROUND, COMPACT, POST, QUESTION, RECALL, WAKE_ME
 from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, wrap
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Injected",
     "Refused",
     "ask",
+    "background",
     "compact",
     "echo",
     "fetch",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 ask = ASK
+background = BACKGROUND
 compact = COMPACT
 post = POST
 wake_me = WAKE_ME

@@ -11,7 +11,7 @@ from zlib import crc32
 
 import pytest
 
-__all__ = ["EXAMPLES", "EXHAUSTIVE", "FULL", "is_in_part", "part"]
+__all__ = ["EXAMPLES", "EXHAUSTIVE", "FULL", "REST", "is_in_part", "part"]
 
 T = TypeVar("T")
 

@@ -5,6 +5,9 @@ date to ISO 8601, a set to a sorted list, bytes to text or base64); if there is 
 result the value is. The converted value is a copy: a list that the gate changes later does not change the loom. An
 image becomes its handle, and `convert_with_images` also returns the images.
 
+pydantic is imported where it is used: a worker of the Python medium imports this file whenever it starts, and rarely
+needs pydantic, which would be a third of its start.
+
 This file is pure, but it runs user code (a property, a serializer, a generator), so its callers are boundaries
 (`gate_call.py`).
 """
@@ -30,9 +33,6 @@ from collections.abc import (
 from enum import Enum
 from itertools import islice
 from typing import Any, Final, NamedTuple
-
-from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from cantrip_actors.terms.bounds import DEEPEST, LONGEST_KEY, RESULT_VALUES, Meter, NotPlain, TooLarge, is_over
 from cantrip_actors.terms.file import File
@@ -182,6 +182,9 @@ class Conversion(Meter):
 
     def _convert_other(self, value: Any, depth: int) -> Any:
         """Convert a value with fields, or one that pydantic can write: dates, paths, UUIDs, decimals, addresses."""
+        from pydantic import BaseModel
+        from pydantic_core import PydanticSerializationError, to_jsonable_python
+
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return self._convert_mapping({f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, depth)
         if isinstance(value, os.PathLike):
@@ -217,6 +220,8 @@ class Conversion(Meter):
         return mapping
 
     def _convert_key(self, key: object) -> str:
+        from pydantic_core import PydanticSerializationError, to_jsonable_python
+
         if is_over(key, LONGEST_KEY):  # a key made of shared parts can be huge when written out
             raise TooLarge(f"more than {LONGEST_KEY:,} bytes in one key")
         try:

@@ -12,7 +12,8 @@ from cantrip_actors.wards import max_turns
 
 def make_quick_cantrip(name: str, crystal: str, gates: Sequence[str], system: str | None, turns: int) -> Cantrip:
     """Return a cantrip with a crystal, `done` and these gates. Raises InvalidCantrip."""
-    circle = Circle(["done", *map(_read_gate, gates)], [max_turns(turns)])
+    own = ["background" if text == "background" else _read_gate(text) for text in gates]
+    circle = Circle(["done", *own], [max_turns(turns)])
     return Cantrip(crystal, Call(system), circle, name=name)
 
 

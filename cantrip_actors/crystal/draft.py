@@ -76,7 +76,8 @@ class Counts(NamedTuple):
 
     def make_usage(self) -> Usage:
         """The counts that are part of the contract."""
-        return Usage(self.prompt, self.completion, min(self.cached, self.prompt), self.cost or 0.0)
+        cached, reasoning = min(self.cached, self.prompt), min(self.reasoning, self.completion)
+        return Usage(self.prompt, self.completion, cached, self.cost or 0.0, reasoning_tokens=reasoning)
 
 
 NO_COUNTS: Final = Counts()

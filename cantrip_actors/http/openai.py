@@ -60,7 +60,7 @@ from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.request_messages import ID, ChatInput, Past, parse_messages, select_news
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, QUIET, EventStreamResponse
-from cantrip_actors.http.stored_items import ROUND, find_response, has_references, resolve_references
+from cantrip_actors.http.stored_items import ROUND, find_previous_id, find_response, has_references, resolve_references
 from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.machine.project import collect_texts
 from cantrip_actors.observe import FellBehind, UpsertSubscription
@@ -539,14 +539,15 @@ def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     header = call.runtime.shown_loom.header(work.entity_id)
     model, created = header.cantrip_name or header.cantrip_id, _parse_seconds(header.at)
     outcome = work.find_outcome(redacted=True)
+    previous = None if ROUND in id else find_previous_id(call, work)
     if outcome is not None:
-        return dict(call.redact_for_token(_build_response(id, model, created, outcome)))
+        return dict(call.redact_for_token(_build_response(id, model, created, outcome, previous)))
     calls = find_waiting_calls(call, work.entity_id)
     if calls:
         reached = Rest(calls, read_last_words(call, work.entity_id), measure(call, work.entity_id))
-        return dict(call.redact_for_token(response_calls(id, model, created, reached)))
+        return dict(call.redact_for_token(response_calls(id, model, created, reached, previous)))
     status = _STATUSES[work.state]
-    shown = response_object(id, model, created, status, [])
+    shown = response_object(id, model, created, status, [], previous=previous)
     requests = _list_open_requests(call, work.entity_id) if status == "in_progress" else []
     return {**shown, "metadata": _describe_wait(call, work.entity_id, requests)} if requests else shown
 

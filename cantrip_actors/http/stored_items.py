@@ -16,7 +16,7 @@ from cantrip_actors.http.episode_tools import CALL, split_client_id
 from cantrip_actors.http.openai_encoders import answer_text
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.request_messages import ID
-from cantrip_actors.machine.project import find_utterance_of
+from cantrip_actors.machine.project import find_utterance_of, list_intents
 
 ROUND: Final = "~"
 _AFTER_ROUND: Final = re.compile(f"{ROUND}[0-9a-f]{{16}}$")
@@ -30,6 +30,20 @@ def find_response(call: HttpCall, id: str) -> Work:
     if work is None or not call.sees(work.entity_id):
         raise Problem(404, "not_found", "no response has this id")
     return work
+
+
+def find_previous_id(call: HttpCall, work: Work) -> str | None:
+    """Return the id of the response that a response continues; None if it begins a conversation. Reads the loom."""
+    loom = call.runtime.loom
+    header, intents = loom.header(work.entity_id), loom.intents(work.entity_id)
+    at = next((at for at, intent in enumerate(intents) if at and intent.key == work.key), 0 if not work.key else None)
+    before = intents[:at]  # all of them, if the intent still waits
+    if not before and header.forked and header.parent_turn is not None:
+        before = list_intents(loom.lineage(header.parent_turn))
+    if not before:
+        return None
+    last, is_first = before[-1], before[-1] == loom.first_intent(before[-1].entity_id)
+    return f"{ID}{last.entity_id}" if is_first or not last.key else f"{ID}{last.entity_id}.{last.key}"
 
 
 def has_references(items: Sequence[dict[str, Any]]) -> bool:

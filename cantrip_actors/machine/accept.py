@@ -112,6 +112,7 @@ def finish(plan: Plan, state: State, live: Transient, moment: Moment, seen: Obse
             seen.ephemeral,
             seen.images,
             seen.attempts,
+            seen.children,
         )
     return GateFinished.of(plan.entity_id, make_turn_id(state, live), seen, moment.measure_since(live.mark))
 
@@ -232,7 +233,8 @@ def _compact(plan: Plan, state: State, live: Transient, moment: Moment, event: C
 
 def _undo(plan: Plan, state: State, live: Transient, moment: Moment, event: Undo) -> list[Record]:  # noqa: ARG001
     first, last = state.episode.first - state.inherited, state.sequence - state.inherited
-    return [Undone(plan.entity_id, first, last, moment.at, event.key, event.sender)]
+    has_older = any(child.episode < state.episode.number for child in state.background.values())
+    return [Undone(plan.entity_id, first, last, moment.at, event.key, event.sender, has_older)]
 
 
 def _observe(plan: Plan, state: State, live: Transient, moment: Moment, event: Observed) -> list[Record]:
@@ -355,8 +357,8 @@ def _compute(plan: Plan, state: State, live: Transient, moment: Moment, event: C
 def _steer(plan: Plan, state: State, live: Transient, moment: Moment, event: Steer) -> list[Record]:  # noqa: ARG001
     at = moment.at
     return [
-        Steered(plan.entity_id, message.text, at, message.images, message.key, message.sender, message.pinned)
-        for message in event.messages
+        Steered(plan.entity_id, text, at, images, key, sender, is_pinned, child)
+        for text, images, key, sender, is_pinned, child in event.messages
     ]
 
 

@@ -146,23 +146,34 @@ class Compute(Action, frozen=True):
 
 
 class Child(NamedTuple):
-    """A child to cast: its cantrip, already carved (COMP-1), its request, and the parent's images that it names."""
+    """A child to cast: its cantrip, already carved (COMP-1), its request, and the parent's images that it names.
+
+    Its parent does not wait for a `background` child; the answer of an `urgent` one cuts a query of its parent short.
+    """
 
     cantrip: Cantrip
     request: AgentRequest
     images: tuple[File, ...] = NO_IMAGES
+    background: bool = False
+    urgent: bool = False
 
 
 class Spawn(Action, frozen=True):
     """Cast these children at once, below turn `turn_id`, and wait for all of them. Answer with Returned.
 
-    `started` maps the index of each child that was started before a crash to its entity id.
+    If they work in the background, do not wait: their ids are their outcomes. `started` maps the index of each child
+    that was started before a crash to its entity id.
     """
 
     turn_id: str
     call: ToolCall
     children: tuple[Child, ...]
     started: Mapping[int, str] = {}  # nothing writes to it
+
+    @property
+    def is_background(self) -> bool:
+        """Whether the children work in the background: all of one call do, or none."""
+        return self.children[0].background
 
 
 class Pause(Action, frozen=True):

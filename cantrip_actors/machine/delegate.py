@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Final
 
 from cantrip_actors.machine.actions import Child
@@ -14,7 +14,13 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.image import select_named
 from cantrip_actors.terms.messages import ToolCall, as_text
-from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest
+from cantrip_actors.terms.own_gates import (
+    BACKGROUND_AGENT,
+    BACKGROUND_BATCH,
+    CALL_AGENT,
+    CALL_AGENT_BATCH,
+    AgentRequest,
+)
 
 AT_ONCE: Final = 1_000
 """Children that one call may start."""
@@ -29,12 +35,12 @@ def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) 
     A child gets the images that its parent has `seen` and whose handles its intent or its context contains.
     """
     batch = gate.name == CALL_AGENT_BATCH.name
-    checked = (CALL_AGENT_BATCH if batch else CALL_AGENT).check(call)  # a circle may state narrower parameters
+    checked = _get_own_gate(gate, batch=batch).check(call)  # a circle may state narrower parameters
     if isinstance(checked, Refused):
         return checked
-    requests: Sequence[AgentRequest | str] = (
-        checked.args["intents"] if batch else (AgentRequest.model_construct(**checked.args),)
-    )
+    args = dict(checked.args)
+    is_background, is_urgent = not args.pop("wait", True), args.pop("urgent", False)
+    requests: Sequence[AgentRequest | str] = args["intents"] if batch else (AgentRequest.model_construct(**args),)
     if len(requests) > AT_ONCE:
         return Refused(
             f"{gate.name}: expected at most {AT_ONCE:,} requests, got {len(requests):,}: ask for some of them"
@@ -49,8 +55,15 @@ def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) 
         if isinstance(cantrip, Refused):
             return Refused(cantrip.reason + of)
         text = request.intent if request.context is None else f"{request.intent}\n{as_text(request.context)}"
-        children.append(Child(cantrip, request, select_named(text, seen)))
+        children.append(Child(cantrip, request, select_named(text, seen), is_background, is_urgent))
     return tuple(children)
+
+
+def _get_own_gate(gate: Gate, *, batch: bool) -> Gate:
+    """Return the runtime's own gate with all parameters; a circle opts in to background children."""
+    if "wait" in gate.parameters.get("properties", {}):
+        return BACKGROUND_BATCH if batch else BACKGROUND_AGENT
+    return CALL_AGENT_BATCH if batch else CALL_AGENT
 
 
 def refuse_too_many(plan: Plan, children: Sized | Refused, before: int) -> Refused | None:
@@ -76,3 +89,24 @@ def make_delegation_answer(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutc
     failed = all(o.error is not None for o in outcomes)
     images = tuple(dict.fromkeys(image for outcome in outcomes for image in outcome.images))
     return Observation(gate.name, None, results, failed, call.id, gate.ephemeral, images)
+
+
+def render_answer(child_id: str, outcome: ChildOutcome) -> str:
+    """Return the message with which the outcome of a background child comes in."""
+    if outcome.error is not None:
+        return f"[child {child_id}] no answer: {outcome.error}"
+    return f"[child {child_id}] answer:\n{as_text(outcome.result)}"
+
+
+def make_wait_answer(
+    gate: Gate, call: ToolCall, outcomes: Mapping[str, ChildOutcome], under_way: Sequence[str]
+) -> Observation:
+    """Return the outcomes of background children, by their ids, as the observation of `wait_for_children`."""
+    answers = {
+        child: outcome.result if outcome.error is None else {"is_error": True, "error": outcome.error}
+        for child, outcome in outcomes.items()
+    }
+    failed = bool(outcomes) and all(outcome.error is not None for outcome in outcomes.values())
+    images = tuple(dict.fromkeys(image for outcome in outcomes.values() for image in outcome.images))
+    result = {"answers": answers, "under_way": list(under_way)}
+    return Observation(gate.name, None, result, failed, call.id, images=images, children=tuple(outcomes))

@@ -186,13 +186,17 @@ class Computed(NamedTuple):
 
 
 class Steering(NamedTuple):
-    """One message for the entity, with the key and the sender of its mail. A `pinned` one survives folds."""
+    """One message for the entity, with the key and the sender of its mail. A `pinned` one survives folds.
+
+    `child` is the background child whose answer it is.
+    """
 
     text: str
     images: tuple[File, ...] = NO_IMAGES
     key: str | None = None
     sender: str | None = None
     pinned: bool = False
+    child: str | None = None
 
 
 class Steer(NamedTuple):

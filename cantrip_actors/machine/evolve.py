@@ -23,7 +23,18 @@ from cantrip_actors.machine.context import (
 )
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.program import render_result_text
-from cantrip_actors.machine.state import Conversation, Episode, Phase, Sandbox, Shape, State, Transient, Turn
+from cantrip_actors.machine.state import (
+    BackgroundChild,
+    Conversation,
+    Episode,
+    Phase,
+    Plan,
+    Sandbox,
+    Shape,
+    State,
+    Transient,
+    Turn,
+)
 from cantrip_actors.records.blob import make_reference
 from cantrip_actors.records.records import (
     Adopted,
@@ -55,6 +66,7 @@ from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
+from cantrip_actors.terms.own_gates import CALL_AGENT
 from cantrip_actors.terms.period import is_granted
 
 IMAGE_SIZE = 4_000
@@ -106,7 +118,17 @@ def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
         live.overflows, live.squeezed, live.compaction = False, None, None
 
 
-def book_usage(live: Transient, record: Record) -> Record:
+def complete(plan: Plan, state: State, live: Transient, record: Record) -> Record:
+    """Return a record of a step with what depends on the state: unbooked usage, and whether children go on after it."""
+    record = _book_usage(live, record)
+    if not (state.background and plan.lasting):
+        return record
+    is_end = isinstance(record, Committed) and (record.terminated or record.truncated)
+    is_end = is_end or (isinstance(record, Ended) and not is_entity_end(record, lasting=True))
+    return replace(record, children=True) if is_end else record
+
+
+def _book_usage(live: Transient, record: Record) -> Record:
     """Return a record; the next one with a usage also has that of queries that no record has booked (LOOM-9)."""
     if live.unbooked is NO_USAGE or not isinstance(record, (Utterance, Folded, Ended)):
         return record
@@ -173,7 +195,15 @@ def _begin_context(shape: Shape, state: State) -> None:
 
 def _steer(shape: Shape, state: State, record: Steered) -> None:
     _begin_context(shape, state)
-    _append(shape, state, Message("user", record.text, images=record.images, is_steering=True, is_pinned=record.pinned))
+    gate = None
+    if record.child is not None:
+        state.background.pop(record.child, None)
+        gate = CALL_AGENT.name  # an answer is shown like a result
+    _append(
+        shape,
+        state,
+        Message("user", record.text, gate=gate, images=record.images, is_steering=True, is_pinned=record.pinned),
+    )
     if record.images:
         state.conversation.images = state.conversation.images.extend(record.images)
 
@@ -269,6 +299,8 @@ def _finish_gate(shape: Shape, state: State, record: GateFinished) -> None:
     turn, conversation = state.turn, state.conversation
     turn.id, turn.running, turn.asked = record.turn_id, "", None
     turn.requested = turn.decided = None
+    for child in record.children:
+        state.background.pop(child, None)
     if record.images:
         conversation.images = conversation.images.extend(record.images)
     if record.tool_call_id is None and turn.program is not None:
@@ -351,6 +383,10 @@ def _commit(shape: Shape, state: State, record: Committed) -> None:
 def _start_child(shape: Shape, state: State, record: ChildStarted) -> None:  # noqa: ARG001
     state.turn.children = (*state.turn.children, record)
     state.spawned += 1
+    call = next((call for call in state.turn.calls if call.id == record.tool_call_id), None)
+    if record.background and call is not None:
+        child = BackgroundChild(record.turn_id, call, record.index, state.episode.number)
+        state.background[record.child_id] = child
 
 
 def _fold(shape: Shape, state: State, record: Folded) -> None:

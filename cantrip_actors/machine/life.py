@@ -178,7 +178,7 @@ class Standing(NamedTuple):
     has_callers: bool = False
     """Whether callers in this process wait for its episodes."""
     children: Sequence[Standing] = ()
-    """The loaded children that it waits for, if it waits for children."""
+    """Its loaded children, unless it works: those that it waits for, and those that work in the background."""
     answerer: Standing | None = None
     """The entity whose answer it waits for, if that is loaded here."""
 
@@ -206,27 +206,33 @@ def find_causes(standing: Standing, *, ignores_mail: bool = False, follows_answe
 
 
 def _list_awaited(standing: Standing, *, follows_answers: bool) -> Sequence[Standing]:
-    """Return the loaded entities that an entity waits for."""
+    """Return an entity's loaded children, and behind them the entity whose answer it waits for."""
     life = standing.life
-    if life.is_final or life.stage is Stage.IDLE:
+    if life.is_final:
         return ()
-    if life.waits_for == "children":
-        return standing.children
-    return (standing.answerer,) if life.waits_for == "entity" and standing.answerer and follows_answers else ()
+    if life.waits_for == "entity" and standing.answerer and follows_answers:
+        return (*standing.children, standing.answerer)
+    return standing.children
 
 
 def _join_causes(standing: Standing, below: Sequence[frozenset[Cause]]) -> frozenset[Cause]:
-    """Return what an entity waits for, given what those wait for that it waits for."""
+    """Return what an entity and its children wait for, given what its children wait for, and then its answerer."""
     life = standing.life
     if life.is_final:
         return frozenset()
-    if life.stage is Stage.IDLE:
-        return _AWAITED if standing.has_callers else _IDLE
-    if not below:
-        return _CAUSES[life.waits_for]
+    of_children: frozenset[Cause] = frozenset().union(*below[: len(standing.children)])
     if life.waits_for == "children":
-        return frozenset().union(*below) or _WORKS  # all of them have ended, and their parent is about to continue
-    return below[0] - _AWAITED or _CAUSES["entity"]
+        return of_children or _WORKS  # all of them have ended, and their parent is about to continue
+    return of_children | _find_own_causes(standing, below[len(standing.children) :])
+
+
+def _find_own_causes(standing: Standing, of_answerer: Sequence[frozenset[Cause]]) -> frozenset[Cause]:
+    """Return what an entity waits for, apart from its children."""
+    if standing.life.stage is Stage.IDLE:
+        return _AWAITED if standing.has_callers else _IDLE
+    if not of_answerer:
+        return _CAUSES[standing.life.waits_for]
+    return of_answerer[0] - _AWAITED or _CAUSES["entity"]
 
 
 _WORKS: Final = frozenset({Cause.WORK})

@@ -123,7 +123,7 @@ from cantrip_actors.machine.accept import UNKNOWN, accept, is_unknown, refuse
 from cantrip_actors.machine.actions import Action, Answer, Run, Step
 from cantrip_actors.machine.due import due
 from cantrip_actors.machine.events import Event, Moment
-from cantrip_actors.machine.evolve import book_usage, evolve, evolve_transient, fold
+from cantrip_actors.machine.evolve import complete, evolve, evolve_transient, fold
 from cantrip_actors.machine.project import is_of_life
 from cantrip_actors.machine.state import Phase, Plan, State, Transient
 from cantrip_actors.records.records import Record
@@ -142,7 +142,7 @@ def note(plan: Plan, state: State, live: Transient, moment: Moment, event: Event
 
     Use it for a message that arrives while the entity waits for an intent. Raises as `accept`.
     """
-    records = [book_usage(live, record) for record in accept(plan, state, live, moment, event)]
+    records = [complete(plan, state, live, record) for record in accept(plan, state, live, moment, event)]
     fold(plan.shape, records, state)
     for record in records:
         evolve_transient(live, record, moment)
@@ -174,7 +174,7 @@ def _settle(plan: Plan, state: State, live: Transient, moment: Moment, records: 
         what = due(plan, state, live, moment)
         if type(what) is Step:  # a record, and the action that comes after it
             (record,), action = what.records, what.action
-            record = book_usage(live, record)
+            record = complete(plan, state, live, record)
         elif isinstance(what, Action):
             if type(what) is Run and what.checks:
                 live.wrapping = "before"
@@ -182,7 +182,7 @@ def _settle(plan: Plan, state: State, live: Transient, moment: Moment, records: 
                 live.call = None
             return Step(records, what)
         else:
-            record = book_usage(live, what)
+            record = complete(plan, state, live, what)
         records.append(record)
         evolve(plan.shape, state, record)
         evolve_transient(live, record, moment)

@@ -330,6 +330,19 @@ class Turn(msgspec.Struct):
     """The observation of `done`, until the turn is committed."""
 
 
+class BackgroundChild(NamedTuple):
+    """A child that works in the background, and whose answer has not come in."""
+
+    turn_id: str
+    """The turn that its first turn follows."""
+    call: ToolCall
+    """The call that started it."""
+    place: int
+    """Its place in the request, from 0."""
+    episode: int
+    """The number of the episode in which it was started."""
+
+
 class Sandbox(msgspec.Struct):
     """The data to rebuild the sandbox of a code circle."""
 
@@ -371,6 +384,8 @@ class State(msgspec.Struct):
     """Turns of the thread that a fork inherited from another entity."""
     spawned: int = 0
     """Children that the entity has started."""
+    background: dict[str, BackgroundChild] = msgspec.field(default_factory=dict)
+    """The children that work in the background, by their ids, the first one first."""
     undone: int = 0
     """How many of its intents were undone."""
 
@@ -389,6 +404,7 @@ class State(msgspec.Struct):
         other.sandbox, other.episode = copy(self.sandbox), copy(self.episode)
         other.episode.ran, other.episode.failed = dict(self.episode.ran), dict(self.episode.failed)
         other.gates, other.granted = dict(self.gates), dict(self.granted)
+        other.background = dict(self.background)
         other.remembered = {gate: dict(known) for gate, known in self.remembered.items()}
         return other
 

@@ -24,6 +24,7 @@ from cantrip_actors.recipes.reader import RecipeReader, describe, find_path
 from cantrip_actors.recipes.tool_servers import tool_server
 from cantrip_actors.terms.errors import suggest_nearest
 from cantrip_actors.terms.gate import standard
+from cantrip_actors.terms.own_gates import BACKGROUND
 from cantrip_actors.terms.problems import shorten
 from cantrip_actors.terms.tool_server import ToolServer
 from cantrip_actors.terms.ward import parse
@@ -231,7 +232,11 @@ class _RecipeReader(RecipeReader):
         return None
 
     def _gates(self, items: Sequence[Any], where: RecipePath) -> list[Gate | Wrap | ToolServer | None]:
-        return [self._gate(item, (*where, at)) for at, item in enumerate(items)]
+        return [
+            gate
+            for at, item in enumerate(items)
+            for gate in (BACKGROUND if item == "background" else [self._gate(item, (*where, at))])
+        ]
 
     def _answer(self, name: str) -> Any:
         """Return the type of the answers: `int`, or one of a module."""

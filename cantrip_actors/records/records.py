@@ -56,6 +56,8 @@ class Observation(Value, frozen=True, gc=False):
     """The images and other files of the result, in order."""
     attempts: int = 1
     """How often the gate was called for it, if it has a `retry`."""
+    children: tuple[str, ...] = ()
+    """The background children whose answers are in the result."""
 
     @property
     def files(self) -> tuple[File, ...]:
@@ -157,7 +159,10 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
 
 
 class Steered(_Record, frozen=True, tag="steer"):
-    """A message inserted between two turns; `key` and `sender` as in `IntentGiven`. A `pinned` one survives folds."""
+    """A message inserted between two turns; `key` and `sender` as in `IntentGiven`. A `pinned` one survives folds.
+
+    `child` is the background child whose answer it is.
+    """
 
     entity_id: str
     text: str
@@ -166,6 +171,7 @@ class Steered(_Record, frozen=True, tag="steer"):
     key: str | None = None
     sender: str | None = None
     pinned: bool = False
+    child: str | None = None
 
 
 class MailRefused(_Record, frozen=True, tag="refused"):
@@ -358,7 +364,10 @@ class GateStarted(_Record, frozen=True, tag="gate_started"):
 
 
 class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
-    """A gate's observation, written before the next gate starts or the turn is committed."""
+    """A gate's observation, written before the next gate starts or the turn is committed.
+
+    `children` are the background children whose answers are in it.
+    """
 
     entity_id: str
     turn_id: str
@@ -371,6 +380,7 @@ class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
     images: tuple[File, ...] = NO_IMAGES
     duration_ms: float = 0.0
     attempts: int = 1
+    children: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, entity_id: str, turn_id: str, seen: Observation, duration_ms: float = 0.0) -> GateFinished:
@@ -387,6 +397,7 @@ class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
             images=seen.images,
             duration_ms=duration_ms,
             attempts=seen.attempts,
+            children=seen.children,
         )
 
     @property
@@ -401,6 +412,7 @@ class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
             self.ephemeral,
             self.images,
             self.attempts,
+            self.children,
         )
 
 
@@ -418,6 +430,8 @@ class Committed(
     `duration_ms` is wall clock from the query (for a continuation: from the turn before) to the commit.
 
     `snapshot` is the sandbox of a code circle as this turn left it.
+
+    If it ends the episode of a long-lived entity, `children` says whether background children of the entity go on.
     """
 
     entity_id: str
@@ -431,6 +445,7 @@ class Committed(
     truncated: bool = False
     ward: str | None = None
     snapshot: Snapshot | None = None
+    children: bool = False
 
     @property
     def utterance_id(self) -> str:
@@ -441,7 +456,8 @@ class Committed(
 class ChildStarted(_Record, frozen=True, tag="child", rename={**_IDS, "child_id": "child"}):
     """A child is about to run below turn `turn_id` (COMP-5, LOOM-8); `index` is its place in the request, from 0.
 
-    `trace` is the `traceparent` of the span of the call that delegates, if it is traced.
+    `trace` is the `traceparent` of the span of the call that delegates, if it is traced. The parent does not wait for a
+    `background` child: its answer comes in with a `Steered` or a `GateFinished` that names it.
     """
 
     entity_id: str
@@ -450,6 +466,7 @@ class ChildStarted(_Record, frozen=True, tag="child", rename={**_IDS, "child_id"
     child_id: str
     index: int = 0
     trace: str | None = None
+    background: bool = False
 
 
 class Folded(_Record, frozen=True, tag="fold"):
@@ -474,7 +491,7 @@ class Undone(_Record, frozen=True, tag="undone"):
     """The entity is back before its last intent: the records since then are in force no longer (`undone.py`).
 
     They include the turns `first` … `last`; without any turn, `last` is less than `first`. `key` and `sender` are those
-    of the mail that this record takes.
+    of the mail that this record takes. `children` says whether background children from before that intent go on.
     """
 
     entity_id: str
@@ -483,6 +500,7 @@ class Undone(_Record, frozen=True, tag="undone"):
     at: str
     key: str | None = None
     sender: str | None = None
+    children: bool = False
 
 
 class Sampled(_Record, frozen=True, kw_only=True, tag="sampled"):
@@ -534,7 +552,7 @@ class Ended(_Record, frozen=True, tag="ended"):
 
     `reason` says how it ended, and `detail` explains that to a person. `ward` is the ward that ended it. `usage` is the
     cost of answers that broke the crystal's contract, which no utterance includes. `key` and `sender` are those of the
-    mail that this record takes.
+    mail that this record takes. If only an episode is over, `children` says whether background children go on.
     """
 
     entity_id: str
@@ -546,6 +564,7 @@ class Ended(_Record, frozen=True, tag="ended"):
     usage: Usage = NO_USAGE
     key: str | None = None
     sender: str | None = None
+    children: bool = False
 
 
 class ForgottenRecord(_Record, frozen=True, kw_only=True, tag="forgotten"):

@@ -23,7 +23,7 @@ from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ALIASES, ToolDefinition
 from cantrip_actors.terms.on_demand import FIND_GATES, USE_GATE, bind_catalogue, is_own_gate
-from cantrip_actors.terms.own_gates import DELEGATION, DONE
+from cantrip_actors.terms.own_gates import DELEGATION, DONE, expand_set, needs_children
 from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.skill import make_skill_gate
@@ -248,7 +248,7 @@ class Circle:
         left = {
             gate.name: gate
             for gate in self.gates
-            if gate.name not in wards.removed and not (gate.name in DELEGATION and wards.depth == 0)
+            if gate.name not in wards.removed and not (wards.depth == 0 and needs_children(gate))
         }
         finder = left.get(FIND_GATES.name)
         if finder is not None and is_own_gate(finder, FIND_GATES):
@@ -430,7 +430,7 @@ def _build_header(gate: Gate) -> dict[str, Any]:
 
 def _collect_gates(parts: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:
     """Return the gates with their wrappers; a later wrapper goes around the earlier ones."""
-    listed = list(parts)
+    listed = [own for part in parts for own in expand_set(part)]
     gates = [_find_gate(part) for part in listed if not isinstance(part, Wrap)]
     for part in listed:
         if isinstance(part, Wrap):

@@ -6,13 +6,16 @@ patterns of `post.with_(to=["archive", "reviewer-*"])` (by default, no entity), 
 entity; `wake_me.with_(zone="Europe/Oslo")` sets the zone of local times. A person answers a `question`;
 `question.with_(expires=3600)` returns an error observation if there is no answer after an hour. `recall` reads the
 entity's own log: the part of a result that queries do not show. `compact` folds the context.
+
+`BACKGROUND` are the gates of a circle whose children may work in the background: `call_agent` and `call_agent_batch`
+with `wait=False`, and what an entity does with such children.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
 
@@ -20,6 +23,8 @@ from cantrip_actors.terms.gate import Gate, GateKind, provide
 from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, strip_titles
 from cantrip_actors.terms.risk import Risk
 from cantrip_actors.terms.ward import LEAST_MEMORY
+
+P = TypeVar("P")
 
 
 class _GateArguments(BaseModel):
@@ -67,6 +72,46 @@ class _Batch(_GateArguments):
         validation_alias=AliasChoices("intents", "requests"),
         description="a request (or just an intent) for each child",
     )
+
+
+class _BackgroundOptions(_GateArguments):
+    wait: bool = Field(
+        default=True,
+        description="false: return the child's id at once; it works in the background, and its answer comes as a "
+        "message when it ends",
+    )
+    urgent: bool = Field(
+        default=False, description="with wait=false: whether the answer cuts your present query or wait short"
+    )
+
+
+class _BackgroundRequest(_BackgroundOptions, AgentRequest):
+    pass
+
+
+class _BackgroundBatch(_BackgroundOptions, _Batch):
+    pass
+
+
+class _Children(_GateArguments):
+    pass
+
+
+class _OneChild(_GateArguments):
+    child: str = Field(min_length=1, description="the id of the child")
+
+
+class _ChildMessage(_OneChild):
+    message: str = Field(min_length=1, description="what it is told before its next step")
+
+
+class _ChildEnd(_OneChild):
+    why: str = Field(default="its parent does not need it any more", min_length=1, description="the reason")
+
+
+class _ChildWait(_GateArguments):
+    children: tuple[str, ...] | None = Field(default=None, min_length=1, description="their ids; left out: all")
+    first: bool = Field(default=False, description="whether to return as soon as one of them has ended")
 
 
 class _Done(_GateArguments):
@@ -177,6 +222,54 @@ RECALL = _own(
     "message",
     _Recall,
 )
+BACKGROUND_AGENT = _own(
+    CALL_AGENT.name,
+    "Have a child entity achieve an intent. Waits for it and returns its answer; with wait=false its id, at once.",
+    "delegate",
+    _BackgroundRequest,
+)
+BACKGROUND_BATCH = _own(
+    CALL_AGENT_BATCH.name,
+    "Have several child entities work at once. Returns their answers in order; with wait=false their ids, at once.",
+    "delegate",
+    _BackgroundBatch,
+)
+LIST_CHILDREN = _own("list_children", "List your children that work in the background.", "message", _Children)
+MESSAGE_CHILD = _own(
+    "message_child",
+    "Send a message to a child that works in the background; returns at once.",
+    "message",
+    _ChildMessage,
+)
+INTERRUPT_CHILD = _own(
+    "interrupt_child",
+    "End a child that works in the background after its present step; what it did so far comes as its answer.",
+    "message",
+    _ChildEnd,
+)
+CANCEL_CHILD = _own("cancel_child", "End a child that works in the background at once.", "message", _ChildEnd)
+WAIT_FOR_CHILDREN = _own(
+    "wait_for_children",
+    "Wait until children that work in the background have ended, and return their answers by their ids. Call it before "
+    "done: children that still work then are ended.",
+    "message",
+    _ChildWait,
+)
 DELEGATION = frozenset((CALL_AGENT.name, CALL_AGENT_BATCH.name))
+OF_CHILDREN = (LIST_CHILDREN, MESSAGE_CHILD, INTERRUPT_CHILD, CANCEL_CHILD, WAIT_FOR_CHILDREN)
+"""The gates by which an entity deals with children that work in the background."""
+BACKGROUND = (BACKGROUND_AGENT, BACKGROUND_BATCH, *OF_CHILDREN)
+_NEED_CHILDREN = frozenset(gate.name for gate in OF_CHILDREN)
 
-provide(DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION, COMPACT, RECALL)
+
+def expand_set(part: P) -> tuple[P | Gate, ...]:
+    """Return the gates of the set `background`; any other part of a circle is returned as it is."""
+    return BACKGROUND if isinstance(part, str) and part == "background" else (part,)
+
+
+def needs_children(gate: Gate) -> bool:
+    """Return whether a gate is of no use to an entity that may have no children (COMP-6)."""
+    return gate.name in DELEGATION or (gate.kind == "message" and gate.name in _NEED_CHILDREN)
+
+
+provide(DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION, COMPACT, RECALL, *OF_CHILDREN)

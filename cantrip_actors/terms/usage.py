@@ -29,6 +29,7 @@ class Usage(Value, frozen=True, gc=False):
 
     `prompt_tokens` includes `cached_tokens`, those served from the provider's cache. `cost` is in US dollars, 0 if the
     prices are unknown. `estimated_tokens` are the part that was estimated, for answers that reported no tokens.
+    `reasoning_tokens` are the part of `completion_tokens` that the model used to think, where its provider counts them.
     """
 
     prompt_tokens: int = 0
@@ -36,6 +37,7 @@ class Usage(Value, frozen=True, gc=False):
     cached_tokens: int = 0
     cost: float = _FREE
     estimated_tokens: int = 0
+    reasoning_tokens: int = 0
 
     @property
     def total_tokens(self) -> int:
@@ -53,6 +55,7 @@ class Usage(Value, frozen=True, gc=False):
             self.cached_tokens + other.cached_tokens,
             (self.cost + other.cost) or _FREE,
             self.estimated_tokens + other.estimated_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
         )
 
     def __sub__(self, other: Usage) -> Usage:
@@ -62,6 +65,7 @@ class Usage(Value, frozen=True, gc=False):
             self.cached_tokens - other.cached_tokens,
             (self.cost - other.cost) or _FREE,
             self.estimated_tokens - other.estimated_tokens,
+            self.reasoning_tokens - other.reasoning_tokens,
         )
 
     @classmethod
@@ -100,7 +104,8 @@ class Usage(Value, frozen=True, gc=False):
 
     def is_sound(self) -> bool:
         """True if a record keeps these counts: a user's crystal may have made this without `of`."""
-        counts = (self.prompt_tokens, self.completion_tokens, self.cached_tokens, self.estimated_tokens)
+        parts = (self.cached_tokens, self.estimated_tokens, self.reasoning_tokens)
+        counts = (self.prompt_tokens, self.completion_tokens, *parts)
         whole = all(type(count) is int and 0 <= count <= _MOST for count in counts)
         return whole and isinstance(self.cost, (int, float)) and 0 <= self.cost <= _MOST
 

@@ -1,12 +1,14 @@
 """A dispatch whose process is killed by SIGKILL at each border, and resumed by the next process.
 
-    python -m tests.dispatch.killed FOLDER [EVERY]
+    python -m tests.dispatch.killed FOLDER [EVERY [FIRST]]
 
 A border is the moment before or after the loom or the dispatch's log is written, and the one before the log's disk is
-waited for; with EVERY, one in so many. Prints a line of JSON for each: what the record says in the end, and how often
-the world was changed. Each process is a fork of this one, which has everything imported and no event loop.
+waited for; with EVERY, one in so many, from the FIRST. Prints a line of JSON for each: what the record says in the end,
+and how often the world was changed. Each process is a fork of this one, which has run a dispatch on each backend and so
+has everything imported, and has no event loop.
 """
 
+import gc
 import itertools
 import json
 import os
@@ -59,6 +61,12 @@ def disk(fate: Fate) -> Disk:
 
 def live(folder: Path, fate: Fate) -> None:
     """One process: dispatch what is not there, and run it."""
+    watch(fate)
+    run(folder, fate)
+
+
+def watch(fate: Fate) -> None:
+    """Make the borders of the loom's appends those of this fate."""
     append = JsonlStore.append
 
     def fatal(self: JsonlStore, *records: Any, **with_them: Any) -> None:
@@ -67,6 +75,10 @@ def live(folder: Path, fate: Fate) -> None:
         fate.border()
 
     JsonlStore.append = fatal  # type: ignore[method-assign]  # this process has no other use for it
+
+
+def run(folder: Path, fate: Fate) -> None:
+    """Dispatch what is not there, and run it."""
 
     @gate
     async def press(key: str) -> str:
@@ -100,8 +112,13 @@ def in_a_fork(work: Callable[[], None]) -> int:
     return os.waitpid(pid, 0)[1]
 
 
-def main(where: Path, every: int = 1) -> None:
-    for at in itertools.count(1, every):
+def main(where: Path, every: int = 1, first: int = 1) -> None:
+    for backend in range(2):  # a first run imports and compiles: the forks need not
+        folder = where / f"warm{backend}"
+        folder.mkdir()
+        run(folder, Fate(LAST + backend))
+    gc.freeze()
+    for at in itertools.count(first, every):
         folder = where / str(at)
         folder.mkdir()
         killed = os.WIFSIGNALED(in_a_fork(lambda folder=folder, at=at: live(folder, Fate(at))))  # type: ignore[misc]

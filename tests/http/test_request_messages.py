@@ -380,3 +380,30 @@ async def test_a_reference_to_an_item_of_a_response_stands_for_it(is_stream: boo
         ("assistant", "answer 3", None, 0),
         ("user", "two", None, 0),
     ]
+
+
+async def test_a_retrieved_response_names_the_one_before_it() -> None:
+    async with served([noting([])]) as on:
+        body: dict[str, Any] = {"model": "notes", "input": "one"}
+        first = await on.post("/v1/responses", body, 200)
+        second = await on.post("/v1/responses", {**body, "previous_response_id": first["id"]}, 200)
+        third = await on.post("/v1/responses", {**body, "previous_response_id": second["id"]}, 200)
+        fork = await on.post("/v1/responses", {**body, "previous_response_id": second["id"]}, 200)
+        ids = [None, first["id"], second["id"], second["id"]]
+        assert [made["previous_response_id"] for made in (first, second, third, fork)] == ids
+        read = [await on.get(f"/v1/responses/{made['id']}") for made in (first, second, third, fork)]
+        assert [response["previous_response_id"] for response in read] == ids
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses"])
+async def test_usage_has_the_reasoning_tokens_of_the_crystal(path: str) -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 7, "reasoning_tokens": 5}
+    calls = [{"gate": "done", "args": {"answer": "a"}}]
+    thinker = Cantrip(
+        scripted(lambda _: {"tool_calls": calls, "usage": usage}), circle=Circle(["done"], [max_turns(5)]), name="notes"
+    )
+    async with served([thinker]) as on:
+        body = {"model": "notes", "messages": [USER], "input": "hi"}
+        counted = (await on.post(f"/v1/{path}", body, 200))["usage"]
+    name = "completion_tokens_details" if path == "chat/completions" else "output_tokens_details"
+    assert counted[name] == {"reasoning_tokens": 5}

@@ -90,7 +90,7 @@ def test_the_kinds_of_records_have_fixed_names():
 
 @pytest.mark.rule("D-005")
 def test_an_observation_keeps_all_its_parts():
-    seen = Observation("search", {"q": "x"}, {"hits": [1, 2]}, True, "call_1", True, (Image(png()),), 2)
+    seen = Observation("search", {"q": "x"}, {"hits": [1, 2]}, True, "call_1", True, (Image(png()),), 2, ("child",))
     said = orjson.loads(encode(GateFinished.of("e", "t", seen, 2.0)))
     assert {f.name for f in fields(Observation)} <= set(said)
     assert decode(encode(GateFinished.of("e", "t", seen, 2.0))) == GateFinished.of("e", "t", seen, 2.0)

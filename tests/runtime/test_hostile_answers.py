@@ -28,7 +28,7 @@ from cantrip_actors import (
     ToolCall,
     Usage,
 )
-from cantrip_actors.gates import skills, standard
+from cantrip_actors.gates import background, skills
 from cantrip_actors.terms.gate import _standard as registered
 from cantrip_actors.terms.on_demand import FIND_GATES, USE_GATE
 from cantrip_actors.wards import max_depth, max_turns
@@ -42,7 +42,8 @@ pytestmark = [
 
 SKILL = skills(Path(__file__).parent / "skills")
 ON_DEMAND = [FIND_GATES, USE_GATE]
-SCHEMAS = {gate.name: gate.parameters for gate in (*registered.values(), SKILL, *ON_DEMAND)}
+KNOWN = {**registered, **{gate.name: gate for gate in (*background, SKILL, *ON_DEMAND)}}
+SCHEMAS = {name: gate.parameters for name, gate in KNOWN.items()}
 GATES = sorted(SCHEMAS.keys() - {"fetch"})
 """Every standard gate but the one that needs a network, that of skills, and those for gates on demand."""
 
@@ -102,7 +103,7 @@ class Answering:
 def answer(first: object, medium: str, root: str) -> Cantrip:
     injected: dict[str, dict[str, object]] = {"post": {"to": ["*"]}, "ask": {"to": ["*"]}, "question": {"expires": 5}}
     gates = [
-        standard(name).with_(**injected.get(name, {"root": root} if "root" in standard(name).injected else {}))
+        KNOWN[name].with_(**injected.get(name, {"root": root} if "root" in KNOWN[name].injected else {}))
         for name in GATES
         if name in registered and name != "recall"
     ]

@@ -74,7 +74,14 @@ def build_item_messages(item: Item, *, hide_ephemeral: bool = False) -> Iterator
     match item:
         case Heard():
             is_steering = item.kind in ("steer", "reminder")
-            yield Message("user", item.text, images=item.images, is_steering=is_steering, is_pinned=item.is_pinned)
+            yield Message(
+                "user",
+                item.text,
+                gate=item.gate,
+                images=item.images,
+                is_steering=is_steering,
+                is_pinned=item.is_pinned,
+            )
         case Recalled():
             yield item.message
             yield from item.results

@@ -44,6 +44,7 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall, as_text
+from cantrip_actors.terms.own_gates import CALL_AGENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Heard:
     by: str = ""
     """Who sent it, as far as the record says."""
     is_pinned: bool = False
+    gate: str | None = None
+    """The gate whose result it is, if it is the answer of a background child."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +303,8 @@ class _Reader:
                     self._hear("context", text, record.at, record.entity_id, by=by)
             case Steered():
                 sender = record.sender or ""
-                self._hear("steer", record.text, record.at, record.entity_id, record.images, sender, record.pinned)
+                text, gate = record.text, None if record.child is None else CALL_AGENT.name
+                self._hear("steer", text, record.at, record.entity_id, record.images, sender, record.pinned, gate)
             case Folded():
                 self._items.append(record)
             case Adopted():
@@ -354,10 +358,11 @@ class _Reader:
         entity: str,
         images: tuple[File, ...] = NO_IMAGES,
         by: str = "",
-        is_pinned: bool = False,  # the fields of Heard, in order
+        is_pinned: bool = False,
+        gate: str | None = None,  # the fields of Heard, in order
     ) -> None:
         self._open = None
-        self._items.append(Heard(kind, text, at, entity, images, by, is_pinned))
+        self._items.append(Heard(kind, text, at, entity, images, by, is_pinned, gate))
 
     def build_conversation(self) -> Conversation:
         if not self._headers:

@@ -14,6 +14,7 @@ from cantrip_actors.machine.project.record import (
     as_header,
     begin_standing,
     compute_life,
+    ends_episode,
     get_time,
 )
 from cantrip_actors.machine.project.undone import fold_log
@@ -156,7 +157,9 @@ def find_settled_at(records: Iterable[Record]) -> str | None:
     first, *rest = records
     if not isinstance(first, IntentGiven):
         return get_time(first)
-    ends = (one for one in rest if compute_life(one, Life.BUSY, lasting=True) > Life.BUSY)
+    ends = (
+        one for one in rest if ends_episode(one, lasting=True) or compute_life(one, Life.BUSY, lasting=True) > Life.BUSY
+    )
     return next(map(get_time, ends), None)
 
 

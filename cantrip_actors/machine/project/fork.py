@@ -31,5 +31,6 @@ def make_fork_state(shape: Shape, lineage: Iterable[Record]) -> State:
     state.parent_id = shape.parent_turn
     state.episode = Episode(trace=state.episode.trace)
     state.usage, state.spawned, state.gates = NO_USAGE, 0, {}
+    state.background = {}  # they are children of the other entity
     state.remembered = {}  # a person decided for the other entity
     return state

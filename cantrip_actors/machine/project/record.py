@@ -51,7 +51,7 @@ class Life(IntEnum):
     WAITING = -1
     """In its episode the entity waits for a person."""
     BUSY = 0
-    """An episode is under way, or was when its process died."""
+    """An episode is under way, or a background child of an entity that rests; or was when its process died."""
     IDLE = 1
     """The entity waits for its next intent; only a long-lived entity can be idle."""
     OVER = 2
@@ -67,11 +67,19 @@ def compute_life(record: Record, before: Life, *, lasting: bool) -> Life:
         return Life.BUSY
     if kind is ForgottenRecord:
         return Life.FORGOTTEN
-    if kind is Ended:
-        return Life.OVER if is_entity_end(record, lasting=lasting) else Life.IDLE  # type: ignore[arg-type]  # its type
-    if lasting and kind is Committed and (record.terminated or record.truncated):  # type: ignore[union-attr]  # its type
-        return Life.IDLE
+    if kind is Ended and is_entity_end(record, lasting=lasting):  # type: ignore[arg-type]  # its type
+        return Life.OVER
+    if ends_episode(record, lasting=lasting) or kind is Undone:
+        return Life.BUSY if record.children else Life.IDLE  # type: ignore[union-attr]  # each of them has it
     return Life.WAITING if kind is Requested else before
+
+
+def ends_episode(record: Record, *, lasting: bool) -> bool:
+    """Return whether a long-lived entity rests after `record`, which is not its header."""
+    kind = type(record)
+    if kind is Ended:
+        return not is_entity_end(record, lasting=lasting)  # type: ignore[arg-type]  # its type
+    return lasting and kind is Committed and (record.terminated or record.truncated)  # type: ignore[union-attr]  # its
 
 
 def _compute_status(record: Record, before: Status) -> Status:
@@ -103,7 +111,8 @@ def advance(record: Record, before: EntityStanding, *, lasting: bool) -> EntityS
     if kind is Adopted:
         return before._replace(cantrip=record.cantrip_name)  # type: ignore[union-attr]  # its type
     life = compute_life(record, before.life, lasting=lasting)
-    status = "idle" if life is Life.IDLE else _compute_status(record, before.status)
+    is_resting = life is Life.IDLE or type(record) is Undone or ends_episode(record, lasting=lasting)
+    status = "idle" if is_resting else _compute_status(record, before.status)
     if life is before.life and status == before.status:
         return before
     return EntityStanding(life, status, None if kind is ForgottenRecord else before.cantrip)

@@ -12,7 +12,17 @@ from collections.abc import Iterable, Sequence
 from cantrip_actors.machine.evolve import evolve
 from cantrip_actors.machine.project.record import sum_usage
 from cantrip_actors.machine.state import Phase, Shape, State
-from cantrip_actors.records.records import Adopted, ChildStarted, Committed, Header, IntentGiven, Record, Undone
+from cantrip_actors.records.records import (
+    Adopted,
+    ChildStarted,
+    Committed,
+    GateFinished,
+    Header,
+    IntentGiven,
+    Record,
+    Steered,
+    Undone,
+)
 
 
 class UndoneBranch:
@@ -22,11 +32,21 @@ class UndoneBranch:
         self.records = records
 
     def apply(self, state: State) -> None:
-        """Count what the branch has used; nothing else is left of it."""
+        """Count what the branch has used; nothing else is left of it. Answers that it has do not come in again."""
         state.sequence += sum(type(record) is Committed for record in self.records)
         state.spawned += sum(type(record) is ChildStarted for record in self.records)
         state.usage = state.usage + sum_usage(self.records)
         state.undone += 1
+        for record in self.records:
+            for child in list_answered(record):
+                state.background.pop(child, None)
+
+
+def list_answered(record: Record) -> tuple[str, ...]:
+    """Return the background children whose answers come in with a record."""
+    if isinstance(record, Steered):
+        return () if record.child is None else (record.child,)
+    return record.children if isinstance(record, GateFinished) else ()
 
 
 def has_undone(records: Iterable[Record]) -> bool:

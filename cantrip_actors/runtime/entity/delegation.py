@@ -18,10 +18,11 @@ from cantrip_actors.records.records import ChildStarted
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.recorder import StepRecorder
+from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.bounds import RESULT_BYTES, RESULT_VALUES, measure_share
 from cantrip_actors.terms.errors import CantripError, LoomError
 from cantrip_actors.terms.messages import as_text
-from cantrip_actors.terms.outcome import EndReason
+from cantrip_actors.terms.outcome import EndReason, Outcome
 from supervisors import Children, Shutdown
 
 TOO_MUCH: Final = (
@@ -148,15 +149,22 @@ class Delegation:
                 self._children[index] = ChildOutcome(None, TOO_MUCH, child.outcome.subtree_usage)
 
     async def _make_outcome(self, child: Cell | ChildOutcome) -> ChildOutcome:
-        if isinstance(child, ChildOutcome):
-            return child
-        outcome, core = child.outcome, self._environment.core
-        if outcome is None:
-            usage = await core.in_store(partial(sum_usage_under, core.loom, child.entity_id))
-            return ChildOutcome(None, f"child crashed: {child.error or child.make_crash_error()}", usage)
-        usage = outcome.subtree_usage
-        if outcome.terminated:
-            return ChildOutcome(outcome.result, None, usage, outcome.images)
-        if outcome.error is not None:
-            return ChildOutcome(None, f"child failed: {outcome.error}", usage)
-        return ChildOutcome(None, f"child ended without an answer: {outcome.summary or outcome.reason}", usage)
+        return child if isinstance(child, ChildOutcome) else await read_outcome(self._environment.core, child)
+
+
+async def read_outcome(core: Core, child: Cell) -> ChildOutcome:
+    """Return the outcome of a child that has ended, as a value for its parent (COMP-8)."""
+    if child.outcome is not None:
+        return describe_outcome(child.outcome)
+    usage = await core.in_store(partial(sum_usage_under, core.loom, child.entity_id))
+    return ChildOutcome(None, f"child crashed: {child.error or child.make_crash_error()}", usage)
+
+
+def describe_outcome(outcome: Outcome) -> ChildOutcome:
+    """Return the outcome of a child that has not crashed, as a value for its parent (COMP-8)."""
+    usage = outcome.subtree_usage
+    if outcome.terminated:
+        return ChildOutcome(outcome.result, None, usage, outcome.images)
+    if outcome.error is not None:
+        return ChildOutcome(None, f"child failed: {outcome.error}", usage)
+    return ChildOutcome(None, f"child ended without an answer: {outcome.summary or outcome.reason}", usage)

@@ -26,7 +26,7 @@ import anyio
 
 from cantrip_actors.crystal.query import PostingCrystal
 from cantrip_actors.loom import Held, Taken
-from cantrip_actors.machine.actions import Action, Finish, Spawn
+from cantrip_actors.machine.actions import Action, Ask, Finish, Spawn
 from cantrip_actors.machine.events import Begin, Compact, Event, Interrupt, Steer, Stopped, Undo
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.life import Change, CrashMark, Stage, may_restart
@@ -140,6 +140,7 @@ class EntityActor(Actor):
         if isinstance(cell.crystal.crystal, PostingCrystal):
             self._performer.cut_off_at = await core.in_store(partial(find_last_time, core.loom, cell.entity_id))
         await self._adopt_at_once()
+        await self._performer.background.resume()
         self._recorder.publish_open_turn()
         return await self._resume()
 
@@ -275,6 +276,8 @@ class EntityActor(Actor):
         if isinstance(action, Spawn) and action.started:  # some that began before a crash may not be loaded
             await end_below(self._environment.core, cell.entity_id)
         event = await self._reader.take_decisive()
+        if event is None and type(action) is Ask:
+            event = await self._performer.find_answers()
         if event is None and cell.deadline.is_set and cell.deadline.has_passed:
             return Stopped("timeout", cell.deadline.ward)
         return event or Interrupt("interrupted")
@@ -314,6 +317,8 @@ class EntityActor(Actor):
             moves = cell.is_for_episode and inbox.has_intents  # the next episode has the new cantrip
             if event is None and not moves and (inbox.awaited or not self._environment.core.is_draining):
                 event = await reader.take_intent(inbox)
+            if event is None and not moves:
+                event = self._performer.background.find_intent()
             if event is None and (moves or cell.leaves_when_idle):
                 await self._checkpoints.write(self._recorder.state)
                 self._change(Change.LEAVES)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from cantrip_actors.machine.life import Change
@@ -35,15 +37,20 @@ def find_end_reason(detail: object, root: Cell, core: Core, *, has_request: bool
 
 async def end_below(core: Core, entity_id: str) -> None:
     """Record the ends of an entity's unfinished children that are not loaded, and of theirs."""
+    await end_trees(core, await core.in_store(partial(core.loom.below, entity_id)), "its parent ended")
+
+
+async def end_trees(core: Core, roots: Sequence[str], why: str) -> None:
+    """Record the ends of those of these children, and of the entities below them, that are not loaded and not over."""
     at, loom = core.make_moment().at, core.loom
 
     def find_unfinished() -> list[str]:
-        below = [member for child in loom.below(entity_id) for member in loom.subtree(child)]
+        below = [member for child in roots if loom.has(child) for member in loom.subtree(child)]
         return [member for member in below if core.living.get(member) is None and not loom.is_over(member)]
 
-    unfinished = await core.in_store(find_unfinished)
+    unfinished = await core.in_store(find_unfinished) if roots else []
     if unfinished:
-        await core.append([Ended(member, "parent_ended", at, "its parent ended") for member in unfinished])
+        await core.append([Ended(member, "parent_ended", at, why) for member in unfinished])
 
 
 def leave_tree(core: Core, root: Cell) -> None:

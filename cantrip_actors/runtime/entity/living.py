@@ -149,10 +149,11 @@ class LoadedCells:
         standings: dict[str, Standing] = {}
         for waiting in reversed(cells):
             life, inbox = waiting.life, waiting.inbox
-            children = self.list_children(waiting) if life.waits_for == "children" else ()
+            is_resting = life.stage is Stage.IDLE
+            children = () if life.stage is Stage.WORKING else self.list_children(waiting)
             standings[waiting.entity_id] = Standing(
                 life,
-                has_mail=inbox is not None and inbox.has_unrecorded_control,
+                has_mail=inbox is not None and (inbox.has_unrecorded_control or (is_resting and inbox.is_answered)),
                 has_callers=waiting.callers > 0 or (inbox is not None and bool(inbox.awaited)),
                 children=[standings[child.entity_id] for child in children],
                 answerer=None if waiting.asks is None else standings.get(waiting.asks),
@@ -160,8 +161,10 @@ class LoadedCells:
         return standings[cell.entity_id]
 
     def _list_awaited(self, cell: Cell) -> list[Cell]:
-        """Return the loaded entities that an entity waits for: its children, or the one whose answer it awaits."""
-        children = self.list_children(cell) if cell.life.waits_for == "children" else []
+        """Return the loaded entities that keep a tree from rest, if one of its entities does: its children, and the one
+        whose answer it awaits.
+        """
+        children = [] if cell.life.stage is Stage.WORKING else self.list_children(cell)
         answerer = None if cell.asks is None else self._cells.get(cell.asks)
         return children if answerer is None else [*children, answerer]
 

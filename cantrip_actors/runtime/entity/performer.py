@@ -38,14 +38,12 @@ from cantrip_actors.machine.events import (
     Event,
     Failed,
     Inquired,
-    Interrupt,
     Observed,
     Posted,
     Replied,
     Returned,
     Steer,
     Steering,
-    Stopped,
     Undo,
 )
 from cantrip_actors.machine.life import Change, Stage, WaitKind
@@ -58,6 +56,7 @@ from cantrip_actors.runtime.crystals.crystal_actor import Watched
 from cantrip_actors.runtime.crystals.querying import make_retry_callback, query_crystal
 from cantrip_actors.runtime.crystals.sampling import Sampling
 from cantrip_actors.runtime.crystals.summary import remember
+from cantrip_actors.runtime.entity.background import BackgroundChildren
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.checkpoints import Checkpoints
 from cantrip_actors.runtime.entity.delegation import ChildMaker, Delegation
@@ -75,7 +74,7 @@ from cantrip_actors.terms.errors import AskCycle, Unavailable
 from cantrip_actors.terms.messages import Invocation, Response, Usage
 from cantrip_actors.terms.on_demand import resolve_call
 from cantrip_actors.terms.outcome import Outcome
-from cantrip_actors.terms.own_gates import ASK, COMPACT, RECALL
+from cantrip_actors.terms.own_gates import ASK, COMPACT, RECALL, needs_children
 from cantrip_actors.terms.wrapping import Fence
 from supervisors import ActorRef, Children, ChildSpec
 
@@ -131,9 +130,19 @@ class Performer:
         self._maker = maker
         self._wait_for_mail = wait_for_mail
         self._was_cut = was_cut
+        self.background = BackgroundChildren(
+            cell,
+            environment=environment,
+            recorder=recorder,
+            maker=maker,
+            children=children,
+            interrupt=self._interrupt_query,
+        )
+        recorder.end_children = self.background.end
         self._options = cell.plan.cantrip.call.sampling()
         self._retried = make_retry_callback(environment.instrument, cell, cell.crystal)
         self._circle: ActorRef[Any] | None = None
+        self._is_querying = False
         self._has_own_mail = False
         """Whether the entity has posted mail to itself, which it takes before the next query."""
         self._unnotified: tuple[Unavailable, bool] | None = None
@@ -219,6 +228,8 @@ class Performer:
             return await recall_result(self._cell, self._environment.core, action)
         if action.gate.name == COMPACT.name:
             return self._request_fold(action)
+        if needs_children(action.gate):
+            return await self.background.contact(action, partial(self._waiting, "children"))
         event, self._recorder.outgoing = await self._environment.questions.contact(self._cell, action)
         return event
 
@@ -261,7 +272,8 @@ class Performer:
             self._has_own_mail = False
             environment.inboxes.attach(cell)
             await self.open_inbox()
-        if self.recalled is not None or (cell.inbox is not None and cell.inbox.has_control):
+        has_control = cell.inbox is not None and cell.inbox.has_control
+        if self.recalled is not None or has_control or self.background.has_answers:
             event = await self._find_control()
             if event is not None:
                 return event
@@ -286,13 +298,26 @@ class Performer:
             answer.close()
 
     async def _find_control(self) -> Event | None:
-        """Return the event of control mail or of the companion's message that comes before the next query."""
+        """Return the event of control mail, of the companion's message or of answers, which come before a query."""
         event, recalled = await self._reader.take_control(), self.recalled
-        if recalled is None or isinstance(event, (Stopped, Interrupt, Compact)):
+        if event is not None and not isinstance(event, Steer):
             return event
         self.recalled = None
-        messages = event.messages if isinstance(event, Steer) else ()
-        return Steer((Steering(str(recalled), pinned=isinstance(recalled, Pinned)), *messages))
+        messages = () if event is None else event.messages
+        if recalled is not None:
+            messages = (Steering(str(recalled), pinned=isinstance(recalled, Pinned)), *messages)
+        messages = (*messages, *await self.background.take_answers())
+        return Steer(messages) if messages else None
+
+    async def find_answers(self) -> Steer | None:
+        """Return the answers of background children, one of which has cut a query short; None without any."""
+        answers = await self.background.take_answers()
+        return Steer(answers) if answers else None
+
+    def _interrupt_query(self) -> None:
+        """Cut the present query short, if there is one: a child has answered urgently."""
+        if self._is_querying and self._cell.episode is not None:
+            self._cell.episode.interrupt()
 
     async def _collect(self, action: Collect) -> Event:
         """Wait for the answer to a query that was posted. A crystal that cannot announce it is queried for it."""
@@ -326,7 +351,11 @@ class Performer:
 
     async def _query(self, query: Query) -> Replied | Posted | Failed:
         cell = self._cell
-        reply = await query_crystal(self._environment.instrument, cell, cell.crystal, query)
+        self._is_querying = query.handle is None  # one that was posted is only collected
+        try:
+            reply = await query_crystal(self._environment.instrument, cell, cell.crystal, query)
+        finally:
+            self._is_querying = False
         if isinstance(reply, Response):
             cell.error = None  # that of a context that was too long is mended
             for call in map(resolve_call, reply.tool_calls):
@@ -394,7 +423,12 @@ class Performer:
     # Others
 
     async def _delegate(self, action: Spawn) -> Returned:
-        """Cast children and wait for all of them; if this is cut short, end them first, last started first."""
+        """Cast children and wait for all of them; if this is cut short, end them first, last started first.
+
+        Background children are only started.
+        """
+        if action.is_background:
+            return await self.background.spawn(action)
         delegation = Delegation(
             self._cell,
             action,

@@ -6,7 +6,7 @@ their events, and return its action. Nothing of an incarnation is needed after i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from cantrip_actors.machine.accept import MID_TURN
 from cantrip_actors.machine.actions import Action, Ask, Consult, Finish, Step
@@ -16,7 +16,7 @@ from cantrip_actors.machine.events import Begin, Event, Moment
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.life import Change
 from cantrip_actors.machine.loop import advance, note
-from cantrip_actors.machine.project import list_started_gates, sum_usage
+from cantrip_actors.machine.project import get_outcome, list_started_gates, sum_usage
 from cantrip_actors.machine.state import Phase, State, Transient
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
@@ -41,6 +41,7 @@ class StepRecorder:
         state: the fold of the entity's log.
         live: the unrecorded facts of this incarnation.
         outgoing: mail to other entities, and timers, for the transaction of the next records.
+        end_children: ends the entity's background children, once the entity can have some.
     """
 
     def __init__(self, cell: Cell, environment: Environment, interrupt: Callable[[], None]) -> None:
@@ -50,6 +51,7 @@ class StepRecorder:
         self.state = State(cell.plan.parent_turn)
         self.live = Transient(self.make_moment().fresh)
         self.outgoing: Sequence[Mail | Timer] = ()
+        self.end_children: Callable[[], Awaitable[None]] | None = None
 
     def renew(self) -> None:
         """Forget the unrecorded facts: the log is about to be folded again."""
@@ -95,6 +97,10 @@ class StepRecorder:
     async def record_step(self, step: Step, moment: Moment) -> Action:
         """Record a step, publish the beginning of a turn, and return its action."""
         environment, cell, records, action = self._environment, self._cell, step.records, step.action
+        if type(action) is Finish and self.state.phase is Phase.OVER and self.state.background and self.end_children:
+            await self.end_children()  # each ends before its parent does
+            outcome = get_outcome(self.state, cell.ledger.below)
+            action = action if outcome is None else Finish(outcome)
         is_failure = type(action) is Finish and action.outcome.error is not None
         if not is_failure:
             cell.error = None  # a failed query ends no episode if a fold mends it

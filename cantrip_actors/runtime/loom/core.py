@@ -21,10 +21,11 @@ from cantrip_actors.crystal.policy.shared import AccountRequest, Grant, draw
 from cantrip_actors.loom import EntityFacts, Loom, Quarantined, Retention, Store
 from cantrip_actors.loom.lease import QUARANTINE_FOR
 from cantrip_actors.loom.retention import find_tenant
+from cantrip_actors.loom.view import fold_entity
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.project import Life, find_dependencies
-from cantrip_actors.machine.state import CantripRef
+from cantrip_actors.machine.state import CantripRef, Phase
 from cantrip_actors.records.mail import CONTROL, Mail
 from cantrip_actors.records.records import OnClose, Record
 from cantrip_actors.records.timers import Timer
@@ -304,7 +305,8 @@ class Core:
     # Entities
 
     def is_waiting(self, entity_id: str, life: Life | None = None) -> bool:
-        """Return whether an entity waits for a person according to its log: itself, or all of its running children.
+        """Return whether an entity waits for a person according to its log: itself, or all of its running children and
+        it does nothing else.
 
         `life` is its phase, if that was just read.
         """
@@ -312,8 +314,11 @@ class Core:
         life = life if life is not None else store.life(entity_id)
         if life is not Life.BUSY:
             return life is Life.WAITING
-        below = [one for one in store.below(entity_id) if (store.life(one) or Life.BUSY) < Life.OVER]
-        return bool(below) and all(map(self.is_waiting, below))
+        below = {one for one in store.below(entity_id) if (store.life(one) or Life.BUSY) < Life.OVER}
+        if not below or not all(map(self.is_waiting, below)):
+            return False
+        state = fold_entity(self.loom, entity_id)  # a background child may wait while its parent is at work
+        return state.phase is Phase.WAITING or (state.phase is Phase.IDLE and below.issuperset(state.background))
 
     def find_cantrip(self, facts: EntityFacts) -> tuple[Cantrip, Move | None]:
         """Return the cantrip that an entity continues with, and its move if that is not its present cantrip.

@@ -95,6 +95,7 @@ class Inbox:
         "_load",
         "_notify_processes",
         "_waiters",
+        "is_answered",
         "is_watched",
         "position",
         "posts",
@@ -109,6 +110,8 @@ class Inbox:
         self.signal: Callable[[], object] | None = None
         self.is_watched = False
         """Whether the entity is idle and waits for mail: then it takes an offer at once."""
+        self.is_answered = False
+        """Whether a background child of the entity has ended, and its answer has not come in."""
         self.position = 0
         """The position up to which its log was searched for ends of episodes, while another process runs it."""
         self.posts = 0
@@ -190,7 +193,7 @@ class Inbox:
         if self._arrived is not None:
             self._arrived += mail  # the actor waits until the store is read
         elif self._insert(mail):
-            self._notify_actor()
+            self.notify_actor()
 
     async def _read(self) -> None:
         """Read the first mail from the store, and insert it."""
@@ -210,7 +213,7 @@ class Inbox:
         if not self.is_watched or self._intents or self._has_more or self.posts:
             return False
         self._intents.append(Pending(OFFER, mail))
-        self._notify_actor()
+        self.notify_actor()
         return True
 
     def withdraw(self, key: str) -> None:
@@ -252,7 +255,8 @@ class Inbox:
             self._known.add(one.no)
         return bool(new)
 
-    def _notify_actor(self) -> None:
+    def notify_actor(self) -> None:
+        """Have the actor look at its mail, and at its children."""
         if self.signal is not None and not self._is_signalled:
             self._is_signalled = True
             self.signal()

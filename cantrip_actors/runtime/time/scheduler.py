@@ -465,7 +465,8 @@ class Scheduler:
         cell = core.living.get(entity_id)
         if cell is not None and cell.episode is not None:
             return cell.episode.key == key
-        return fold_entity(core.loom, entity_id).episode.key == key
+        episode = fold_entity(core.loom, entity_id).episode
+        return episode.key == key and episode.end is None
 
     # Casts
 

@@ -1,0 +1,405 @@
+"""Background children: `call_agent(…, wait=False)`, their answers, and what ends them."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Cantrip, Circle, EntityEndedEvent, Runtime, ask_first, gate, scripted
+from cantrip_actors.gates import background
+from cantrip_actors.testing import Crash, Process, run_with_crashes
+from cantrip_actors.wards import max_children, max_depth, max_tokens, max_turns
+from tests.runtime.spells import done, say
+
+pytestmark = pytest.mark.rule("V-20")
+
+Answer = dict[str, Any]
+
+
+def helper(context: Sequence[Any]) -> Answer:
+    """Answer with the intent, in capitals."""
+    return done(context[0].content.upper())
+
+
+async def slow_helper(context: Sequence[Any]) -> Answer:
+    """Answer after ten seconds."""
+    return {**helper(context), "delay": 10.0}
+
+
+async def endless_helper(_: Sequence[Any]) -> Answer:
+    """Never answer."""
+    return {**done("too late"), "delay": 10_000.0}
+
+
+def family(
+    parent: Any, child: Any = slow_helper, *gates: Any, wards: Sequence[Any] = (), medium: Any = "tools", **parts: Any
+) -> Cantrip:
+    circle = Circle(["done", *background, *gates], [max_turns(20), *wards], medium=medium)
+    return Cantrip(scripted(parent), circle=circle, child_crystal=scripted(child), **parts)
+
+
+def start(intent: str, **options: Any) -> Answer:
+    return say("call_agent", intent=intent, wait=False, **options)
+
+
+def read_results(context: Sequence[Any], name: str) -> list[Any]:
+    """Return the results of a gate that the context shows, oldest first, as JSON where they are."""
+    texts = [message.content for message in context if message.role == "tool" and message.gate == name]
+    return [json.loads(text) if text[:1] in "[{" else text for text in texts]
+
+
+def read_answers(context: Sequence[Any]) -> list[str]:
+    """Return the answers of children that came in as messages."""
+    texts = [message.content for message in context if message.role == "user" and message.content.startswith("[child ")]
+    return [text.partition("] ")[2] for text in texts]
+
+
+def play(*steps: Answer | Callable[[Sequence[Any]], Answer]) -> Callable[[Sequence[Any]], Answer]:
+    """Return a policy that makes these steps, one for each query; a function makes its step of the context."""
+
+    def answer(context: Sequence[Any]) -> Answer:
+        step = steps[sum(message.role == "assistant" for message in context)]
+        return step(context) if callable(step) else step
+
+    return answer
+
+
+def of_child(name: str, **args: Any) -> Callable[[Sequence[Any]], Answer]:
+    """Return a step that calls a gate for the child that was started first."""
+    return lambda context: say(name, child=read_results(context, "call_agent")[0], **args)
+
+
+class TestAnswers:
+    async def test_the_call_returns_the_id_of_the_child_at_once(self) -> None:
+        parent = play(start("look"), lambda context: done(read_results(context, "call_agent")[0]))
+        async with Runtime.open("memory:") as runtime:
+            episode = await runtime.cast(family(parent), "go")
+            assert list(runtime.loom.below(episode.entity_id)) == [episode.result]
+        assert anyio.current_time() < 10
+
+    async def test_a_batch_returns_the_ids_of_its_children(self) -> None:
+        start_two = say("call_agent_batch", intents=["a", {"intent": "b"}], wait=False)
+        parent = play(start_two, say("wait_for_children"), lambda context: done(context[-1].content))
+        async with Runtime.open("memory:") as runtime:
+            episode = await runtime.cast(family(parent), "go")
+            answers = json.loads(episode.result)["answers"]
+            assert list(answers) == list(runtime.loom.below(episode.entity_id))
+        assert list(answers.values()) == ["A", "B"]
+
+    async def test_an_answer_comes_in_before_the_next_query(self) -> None:
+        @gate
+        async def nap() -> str:
+            """Sleep for a minute."""
+            await anyio.sleep(60)
+            return "slept"
+
+        parent = play(start("look"), say("nap"), lambda context: done(read_answers(context)))
+        async with Runtime.open("memory:") as runtime:
+            assert (await runtime.cast(family(parent, slow_helper, nap), "go")).result == ["answer:\nLOOK"]
+
+    async def test_a_child_that_fails_is_an_answer_too(self) -> None:
+        async def fail(_: Sequence[Any]) -> Answer:
+            raise RuntimeError("no luck")
+
+        parent = play(start("look"), say("wait_for_children"), lambda context: done(context[-1].content))
+        async with Runtime.open("memory:") as runtime:
+            (answer,) = json.loads((await runtime.cast(family(parent, fail), "go")).result)["answers"].values()
+        assert answer["is_error"]
+        assert "no luck" in answer["error"]
+
+    async def test_an_urgent_answer_cuts_a_query_short_and_an_ordinary_one_does_not(self) -> None:
+        took = {}
+        for is_urgent in (True, False):
+
+            async def parent(context: Sequence[Any], is_urgent: bool = is_urgent) -> Answer:
+                if context[-1].role == "tool":
+                    return {**done("nothing came"), "delay": 100.0}
+                return done(read_answers(context)) if read_answers(context) else start("look", urgent=is_urgent)
+
+            async with Runtime.open("memory:") as runtime:
+                began = anyio.current_time()
+                episode = await runtime.cast(family(parent), "go")
+                took[episode.result if is_urgent is False else tuple(episode.result)] = anyio.current_time() - began
+        assert took == {("answer:\nLOOK",): pytest.approx(10, abs=1), "nothing came": pytest.approx(100, abs=1)}
+
+    async def test_a_wait_ends_with_the_first_child_if_that_was_asked_for(self) -> None:
+        async def child(context: Sequence[Any]) -> Answer:
+            return {**helper(context), "delay": float(context[0].content)}
+
+        parent = play(
+            say("call_agent_batch", intents=["50", "5"], wait=False),
+            say("wait_for_children", first=True),
+            lambda context: done(context[-1].content),
+        )
+        async with Runtime.open("memory:") as runtime:
+            result = json.loads((await runtime.cast(family(parent, child), "go")).result)
+            assert list(result["answers"].values()) == ["5"]
+            assert len(result["under_way"]) == 1
+        assert anyio.current_time() < 50
+
+    @pytest.mark.parametrize(
+        ("medium", "code"),
+        [
+            ("python", "c = call_agent('look', wait=False)\ndone(wait_for_children([c])['answers'][c])"),
+            (
+                "javascript",
+                "const c = call_agent({intent: 'look', wait: false}); done(wait_for_children().answers[c]);",
+            ),
+            ("shell", 'c=$(call_agent look --wait=false)\nwait_for_children > w\ndone "$(cat w)"'),
+        ],
+    )
+    async def test_a_program_starts_children_and_waits_for_them(self, medium: str, code: str) -> None:
+        def child(context: Sequence[Any]) -> Answer:
+            return {"code": {"shell": "done LOOK"}.get(medium, "done('LOOK')")}
+
+        async with Runtime.open("memory:") as runtime:
+            episode = await runtime.cast(family([{"code": code}], child, medium=medium), "go")
+        assert "LOOK" in str(episode.result)
+
+
+class TestLongLivedParents:
+    async def test_an_answer_wakes_a_parent_that_rests(self) -> None:
+        parent = play(start("look"), done("begun"), lambda context: done(read_answers(context)))
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(family(parent), "go", name="n")
+            assert (await entity.episode()).result == "begun"
+            await anyio.sleep(20)
+            assert runtime.loom.outcome(entity.id).result == ["answer:\nLOOK"]
+            assert runtime.loom.state(entity.id) == "idle"
+
+    async def test_a_parent_is_not_unloaded_while_its_child_works(self) -> None:
+        parent = play(start("look"), done("begun"), lambda context: done(read_answers(context)))
+        async with Runtime.open("memory:", passivate_after=0) as runtime:
+            entity = await runtime.invoke(family(parent), "go", name="n")
+            await entity.episode()
+            await anyio.sleep(5)
+            assert entity.loaded
+            await anyio.sleep(20)
+            assert not entity.loaded
+            assert runtime.loom.outcome(entity.id).result == ["answer:\nLOOK"]
+
+    async def test_an_interrupt_ends_the_episode_and_not_the_children(self) -> None:
+        @gate
+        async def hang() -> None:
+            """Never return."""
+            await anyio.sleep_forever()
+
+        parent = play(start("look"), say("hang"), lambda context: done(read_answers(context)))
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(family(parent, slow_helper, hang), "go", name="n")
+            await anyio.sleep(1)
+            await entity.interrupt(now=True)
+            await anyio.sleep(20)
+            assert runtime.loom.outcome(entity.id).result == ["answer:\nLOOK"]
+
+    async def test_an_undo_takes_the_children_of_its_intent_back(self) -> None:
+        parent = play(start("look"), done("begun"))
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(family(parent), "go", name="n")
+            await entity.episode()
+            (child,) = runtime.loom.below(entity.id)
+            assert await entity.undo()
+            await anyio.sleep(20)
+            assert runtime.loom.outcome(child).reason == "cancelled"
+            assert runtime.loom.outcome(entity.id) is None
+
+    async def test_a_fork_has_no_children_of_the_other_entity(self) -> None:
+        parent = play(start("look"), say("list_children"), lambda context: done(read_results(context, "list_children")))
+        async with Runtime.open("memory:") as runtime:
+            episode = await runtime.cast(family(parent), "go")
+            fork = await runtime.fork(episode.thread[1].id, intent="again")
+            assert fork.result == [[]]
+        assert len(episode.result[0]) == 1
+
+
+class TestManagement:
+    async def test_a_parent_lists_its_children(self) -> None:
+        def finish(context: Sequence[Any]) -> Answer:
+            return done([read_results(context, "call_agent"), *read_results(context, "list_children")])
+
+        async with Runtime.open("memory:") as runtime:
+            ids, children = (
+                await runtime.cast(family(play(start("a"), start("b"), say("list_children"), finish)), "go")
+            ).result
+        assert [child["child"] for child in children] == ids
+        assert [(child["intent"], child["status"]) for child in children] == [("a", "works"), ("b", "works")]
+
+    async def test_a_message_reaches_the_child_before_its_next_query(self) -> None:
+        async def child(context: Sequence[Any]) -> Answer:
+            if len(context) == 1:
+                return {**say("list_children"), "delay": 5.0}
+            return done(context[-1].content)
+
+        parent = play(
+            start("look"),
+            of_child("message_child", message="look closer"),
+            say("wait_for_children"),
+            lambda context: done(context[-1].content),
+        )
+        async with Runtime.open("memory:") as runtime:
+            result = json.loads((await runtime.cast(family(parent, child), "go")).result)
+        assert list(result["answers"].values()) == ["look closer"]
+
+    @pytest.mark.parametrize("name", ["cancel_child", "interrupt_child"])
+    async def test_a_child_that_is_ended_answers_with_the_reason(self, name: str) -> None:
+        async def child(_: Sequence[Any]) -> Answer:
+            return {**say("list_children"), "delay": 5.0}
+
+        parent = play(
+            start("look"),
+            of_child(name, why="found it"),
+            say("wait_for_children"),
+            lambda context: done(context[-1].content),
+        )
+        async with Runtime.open("memory:") as runtime:
+            (answer,) = json.loads((await runtime.cast(family(parent, child), "go")).result)["answers"].values()
+        assert "found it" in answer["error"]
+        assert anyio.current_time() < (1 if name == "cancel_child" else 6)
+
+    async def test_an_id_of_no_child_under_way_is_an_error_observation(self) -> None:
+        parent = play(say("cancel_child", child="nobody"), lambda context: done(context[-1].content))
+        async with Runtime.open("memory:") as runtime:
+            assert (
+                "expected children that work in the background (none)"
+                in (await runtime.cast(family(parent), "go")).result
+            )
+
+
+class TestEnds:
+    async def test_a_parent_that_is_done_ends_its_children_last_started_first(self) -> None:
+        parent = play(start("a"), start("b"), done("over"))
+        async with Runtime.open("memory:") as runtime:
+            ends = runtime.events(lambda event: isinstance(event, EntityEndedEvent))
+            episode = await runtime.cast(family(parent, endless_helper), "go")
+            ended = [(await anext(ends)).entity_id for _ in range(3)]
+            loom = runtime.loom
+            assert ended == [*reversed(loom.below(episode.entity_id)), episode.entity_id]
+            assert {loom.outcome(child).reason for child in loom.below(episode.entity_id)} == {"parent_ended"}
+        assert episode.result == "over"
+
+    @pytest.mark.parametrize("how", ["cancel", "stop", "turns"])
+    async def test_children_end_with_a_parent_that_is_ended(self, how: str) -> None:
+        async def wait(_: Sequence[Any]) -> Answer:
+            return {**say("list_children"), "delay": 5.0}
+
+        parent = (
+            play(start("a"), *[say("list_children")] * 30)
+            if how == "turns"
+            else play(start("a"), say("wait_for_children"))
+        )
+        async with Runtime.open("memory:") as runtime:
+            if how == "stop":
+                entity = await runtime.invoke(family(parent, wait), "go", name="n")
+                await anyio.sleep(1)
+                await entity.stop()
+            else:
+                with anyio.move_on_after(1):
+                    await runtime.cast(family(parent, wait), "go")
+            root, child = runtime.loom.entities()
+            assert runtime.loom.is_over(child)
+            assert runtime.loom.is_over(root)
+
+    async def test_closing_the_runtime_keeps_the_children_of_a_long_lived_parent(self, tmp_path: Any) -> None:
+        cantrip = family(play(start("look"), done("begun"), lambda context: done(read_answers(context))), name="clerk")
+        url = f"sqlite:{tmp_path}/loom.db"
+        async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+            await (await runtime.invoke(cantrip, "go", name="n")).episode()
+        async with Runtime.open(url, cantrips=[cantrip], recover="resume") as runtime:
+            await anyio.sleep(20)
+            entity = runtime.entity("n")
+            assert runtime.loom.outcome(entity.id).result == ["answer:\nLOOK"]
+            assert len(runtime.loom.below(entity.id)) == 1
+
+
+class TestRules:
+    async def test_a_circle_without_the_gates_has_no_parameter_wait(self) -> None:
+        circle = Circle(["done", "call_agent"], [max_turns(3)])
+        crystal = scripted(play(start("look"), lambda context: done(context[-1].content)))
+        async with Runtime.open("memory:") as runtime:
+            assert "wait" in (await runtime.cast(Cantrip(crystal, circle=circle), "go")).result
+        assert all("wait" not in definition.parameters["properties"] for definition in circle.definitions)
+
+    @pytest.mark.rule("COMP-6")
+    async def test_an_entity_that_may_have_no_children_has_none_of_the_gates(self) -> None:
+        circle = Circle(["done", *background], [max_turns(3), max_depth(0)])
+        assert list(circle.open_gates) == ["done"]
+
+    @pytest.mark.rule("X-06")
+    async def test_background_children_count_for_max_children(self) -> None:
+        parent = play(start("a"), start("b"), lambda context: done(context[-1].content))
+        async with Runtime.open("memory:") as runtime:
+            assert "max_children" in (await runtime.cast(family(parent, wards=[max_children(1)]), "go")).result
+
+    @pytest.mark.rule("PROD-3")
+    async def test_their_tokens_count_for_the_budget_of_the_parent_also_after_a_restart(self, tmp_path: Any) -> None:
+        usage = {"prompt_tokens": 60, "completion_tokens": 0}
+        steps = (start("look"), done("begun"), say("list_children"), done("too many"))
+        parent = play(*[{**step, "usage": usage} for step in steps])
+
+        async def child(context: Sequence[Any]) -> Answer:
+            return {**done("seen"), "usage": usage, "delay": 10.0}
+
+        cantrip = family(parent, child, wards=[max_tokens(230)], name="clerk")
+        url = f"sqlite:{tmp_path}/loom.db"
+        async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+            entity = await runtime.invoke(cantrip, "go", name="n")
+            assert (await entity.episode()).usage.prompt_tokens == 120
+        async with Runtime.open(url, cantrips=[cantrip], recover="resume") as runtime:
+            await anyio.sleep(20)
+            outcome = runtime.loom.outcome(entity.id)
+        assert outcome.subtree_usage.prompt_tokens == 240
+        assert outcome.ward == "max_tokens"
+
+    async def test_a_person_decides_about_the_call_of_a_child(self) -> None:
+        @gate
+        def pay() -> str:
+            """Pay."""
+            return "paid"
+
+        def child(context: Sequence[Any]) -> Answer:
+            return done(context[-1].content) if len(context) > 1 else say("pay")
+
+        cantrip = family(
+            play(start("pay it"), done("begun"), lambda context: done(read_answers(context))), child, ask_first(pay)
+        )
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(cantrip, "go", name="n")
+            await entity.episode()
+            await anyio.sleep(5)
+            (request,) = runtime.requests()
+            await runtime.decide(request.id, "allow", by="anna")
+            await anyio.sleep(1)
+            assert runtime.loom.outcome(entity.id).result == ["answer:\npaid"]
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["not written", "written"])
+@pytest.mark.parametrize("waits", [False, True], ids=["woken", "waiting"])
+async def test_a_program_crashed_at_each_write_gets_each_answer_once(recorded: bool, waits: bool) -> None:
+    def parent(context: Sequence[Any]) -> Answer:
+        answers, started = read_answers(context), read_results(context, "call_agent")
+        if len(started) < 2:
+            return start("ab"[len(started)])
+        waited = read_results(context, "wait_for_children")
+        if waits and not waited:
+            return say("wait_for_children")
+        in_wait = [answer for result in waited for answer in result.get("answers", {}).values()]
+        return done(sorted([*(answer.partition("\n")[2] for answer in answers), *in_wait]))
+
+    cantrip = family(parent, slow_helper, name="clerk")
+
+    async def program(process: Process) -> Any:
+        async with process.attach(Runtime.open("memory:", cantrips=[cantrip], recover="resume")) as runtime:
+            entity = await runtime.invoke(cantrip, "go", name="n", key="begin")
+            await entity.episode()
+            await anyio.sleep(30)
+            assert len(runtime.loom.below(entity.id)) == 2
+            return runtime.loom.outcome(entity.id).result
+
+    write = 1
+    while (survived := await run_with_crashes(program, [Crash(write, recorded)])).crashes:
+        assert survived.value == ["A", "B"], f"crashed at write {write}"
+        write += 1
+    assert survived.value == ["A", "B"]
+    assert write > 11
