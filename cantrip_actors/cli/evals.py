@@ -82,12 +82,12 @@ def eval_(
 
         report, baseline = run(loom, work, backend=backend, quiet=quiet or as_json)
         comparison = None if baseline is None else report.compare(baseline)
-        if html is not None:
-            _write(html, render_html(report, comparison))
         value: dict[str, Any] = report.to_json()
         if comparison is not None:
             value["comparison"] = comparison.to_json()
         output.show(value, render_lines(report, comparison), as_json=as_json)
+        if html is not None:
+            _write(html, render_html(report, comparison))
         if not report.is_complete:
             raise typer.Exit(TRUNCATED)
         if comparison is not None and comparison.is_worse:

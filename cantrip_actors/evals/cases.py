@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -29,7 +30,7 @@ class Case:
         id: its name, unique in the evaluation.
         intent: what the cantrip is cast on.
         expected: what scorers compare the answer with; any JSON value.
-        context: data for the entity, as for `Runtime.cast`.
+        context: data for the entity, as for `Runtime.cast`; any JSON value.
         tags: labels, by which a report may be filtered.
     """
 
@@ -150,7 +151,18 @@ def _check_fields(row: CaseRow, mistakes: list[Mistake]) -> Iterator[tuple[str, 
         yield "tags", tuple(labels)
     else:
         _add_mistake(mistakes, row, "tags", f"tags: expected a list of texts, got {describe(tags)}")
-    yield from ((name, values[name]) for name in ("expected", "context") if name in values)
+    for name in ("expected", "context"):
+        if _is_json(values.get(name)):
+            yield name, values.get(name)
+        else:
+            _add_mistake(mistakes, row, name, f"{name}: expected a JSON value, got {describe(values[name])}")
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        return bool(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):  # a date of YAML, for example
+        return False
 
 
 def _add_mistake(mistakes: list[Mistake], row: CaseRow, field: str, text: str) -> None:

@@ -17,21 +17,25 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
-from cantrip_actors import Cantrip, CantripError, Episode, Runtime, Turn
+from cantrip_actors import Cantrip, CantripError, Episode, InvalidIntent, Runtime, Turn
 from cantrip_actors.evals.cases import Case, InvalidEvaluation, check_cases, load_cases
 from cantrip_actors.evals.report import Report, Trial
 from cantrip_actors.evals.scorers import AnyScorer, Judge, Scorer, check_scorers, render_judge_intent
 from cantrip_actors.looms import Rewarded
 from cantrip_actors.recipes import Mistake
-from cantrip_actors.terms.arguments import check, check_kind, check_short_name, check_whole, is_finite, is_positive
+from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_finite, is_positive, is_short_name
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.problems import shorten
 from cantrip_actors.user_code import Failure, attempt, text_of
 
 LONGEST_PROBLEM: Final = 200
 """The most characters of a problem that a report has."""
+
+READABLE: Final = 40
+"""Characters of a name in a key, for people who read it; a digest of the whole name makes the key unique."""
 
 Cases = str | os.PathLike[str] | Iterable[Case | Mapping[str, Any]]
 """The path of a file of cases, or cases."""
@@ -68,7 +72,8 @@ async def evaluate(
     """
     check_kind("cantrip", cantrip, Cantrip, "a Cantrip")
     check(budget is None or is_positive(budget), "budget", "US dollars above 0, or None", budget)
-    name = name or f"{cantrip.name or 'cantrip'}-{cantrip.id[:8]}"
+    if name is None:
+        name = f"{cantrip.name or 'cantrip'}-{cantrip.id[:8]}"
     run = _EvaluationRun(runtime, name, check_scorers(scorers), cantrip, budget)
     return await run.report(await _read_cases(cases), repeat, at_once)
 
@@ -127,7 +132,7 @@ class _EvaluationRun:
         budget: float | None = None,
     ) -> None:
         check_kind("runtime", runtime, Runtime, "a Runtime")
-        check_short_name("name", name)
+        check(is_short_name(name), "name", "a text of 1 to 200 characters", name, InvalidIntent)
         self._runtime = runtime
         self._name = name
         self._scorers = scorers
@@ -159,13 +164,14 @@ class _EvaluationRun:
 
     def _make_key(self, case: Case, repeat: int) -> str:
         content = _digest([self._name, case.id, repeat, case.intent, case.context])
-        return f"eval:{self._name}:{case.id}:{repeat}:{content}"
+        return f"eval:{self._name[:READABLE]}:{case.id[:READABLE]}:{repeat}:{content}"
 
     async def _work(self, jobs: Sequence[_Job], at_once: int) -> None:
         waiting, errors = iter(jobs), list[CantripError]()
 
         async def work() -> None:
             for job in waiting:
+                await anyio.lowlevel.checkpoint()  # reading a loom in memory or a file does not wait
                 try:
                     await self._try(job)
                 except CantripError as error:
@@ -291,7 +297,7 @@ class _EvaluationRun:
     @staticmethod
     def _make_judge_key(judge: Judge, job: _Job, outcome: Outcome) -> str:
         intent = render_judge_intent(job.case, outcome.result)
-        return f"{job.key}:{judge.name}:{_digest([judge.name, judge.cantrip.id, intent])}"
+        return f"{job.key}:{judge.name[:READABLE]}:{_digest([judge.name, judge.cantrip.id, intent])}"
 
     async def _reward(self, answered: _Answered, scores: Mapping[str, float]) -> None:
         """Reward the last turn with each score, unless the last reward of this scorer is the same."""
@@ -307,5 +313,4 @@ def _cut(text: str) -> str:
 
 
 def _digest(content: Any) -> str:
-    text = json.dumps(content, sort_keys=True, default=str)
-    return sha256(text.encode()).hexdigest()[:16]
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]

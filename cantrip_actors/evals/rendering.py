@@ -25,7 +25,7 @@ def render_lines(report: Report, comparison: Comparison | None = None) -> list[s
     lines = [f"{report.name}: {_describe_size(report)}", ""]
     lines += _align([("SCORE", "MEAN", "95% INTERVAL"), *_list_scores(report)])
     lines += ["", *_align(_list_figures(report))]
-    lines += [f"failed {count} times: {_flatten(reason)}" for reason, count in report.failures.items()]
+    lines += [f"failed: {_flatten(reason)} ({count:,})" for reason, count in report.failures.items()]
     if report.left:
         lines.append(f"left: {report.left:,} answers and judgements; a larger budget continues")
     if comparison is not None:

@@ -64,7 +64,9 @@ def test_mistakes_of_the_file_are_printed_with_their_lines(cantrip, place):
     assert 'eval.yaml:4: unknown key "repet"' in refused.err
 
 
-@pytest.mark.parametrize(("source", "message"), [("none", "no evaluation"), ("none.json", "not a report")])
+@pytest.mark.parametrize(
+    ("source", "message"), [("none", "no evaluation"), ("none.json", "not a report"), ("", "name: expected a text")]
+)
 def test_an_unknown_run_to_compare_with_is_refused(cantrip, write, source, message):
     write()
     refused = cantrip("eval", "eval.yaml", "-q", "--compare", source)

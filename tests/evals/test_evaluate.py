@@ -198,6 +198,16 @@ class TestFailures:
         assert second.answers == {"word 0": 1, "word 1": 1}
         assert before.name != after.name
 
+    async def test_long_names_and_ids_are_told_apart(self) -> None:
+        long = "\U0001f600" * 199
+        models, cases = Models(judgement={"score": 1, "reason": "x"}), [Case(f"{long}{n}", "word") for n in range(2)]
+        scorers = [judge("Is it?", crystal=models.judge.cantrip.crystal, name=f"{long}{n}") for n in range(2)]
+        async with Runtime.open("memory:") as runtime:
+            for number in range(2):
+                report = await evaluate(runtime, models.cantrip, cases, scorers=scorers, name=f"{long}{number}")
+                assert len(report.trials) == 2
+        assert (models.answers.total(), models.judgements.total()) == (4, 8)
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -208,6 +218,7 @@ class TestFailures:
             ({"scorers": ["exact"]}, "scorers"),
             ({"cases": 3}, "cases"),
             ({"name": "a\n"}, "name"),
+            ({"name": ""}, "name"),
         ],
     )
     async def test_a_wrong_argument_is_named(self, options: dict[str, Any], message: str) -> None:
@@ -298,7 +309,7 @@ class TestCrashes:
 
     async def test_an_evaluation_of_200_cases_killed_20_times_pays_each_answer_once(self) -> None:
         models = Models()
-        crashes = [Crash(28 + number % 5, recorded=True) for number in range(20)]
+        crashes = [Crash(22 + number % 5, recorded=True) for number in range(20)]
         survived = await run_with_crashes(self.make_program(models, 200, at_once=1), crashes)
         report, entities = survived.value
         assert survived.crashes == 20
@@ -310,9 +321,9 @@ class TestCrashes:
 
     async def test_a_kill_before_answers_are_recorded_repeats_only_those_under_way(self) -> None:
         models = Models()
-        survived = await run_with_crashes(self.make_program(models, 60, at_once=8), [Crash(9 + n) for n in range(5)])
+        survived = await run_with_crashes(self.make_program(models, 100, at_once=8), [Crash(5)] * 5)
         report, entities = survived.value
         assert survived.crashes == 5
-        assert (len(report.trials), entities) == (60, 60)
-        assert models.answers.total() <= 60 + 8 * 5
-        assert report.cost == pytest.approx(60 * COST)
+        assert (len(report.trials), entities) == (100, 100)
+        assert models.answers.total() <= 100 + 8 * 5
+        assert report.cost == pytest.approx(100 * COST)

@@ -174,7 +174,7 @@ class TestRendering:
             "tokens   20",
             "turns    2.0 on average",
             "latency  3.00 s at the median, 3.00 s at the 95th percentile",
-            "failed 1 times: truncated",
+            "failed: truncated (1)",
             "left: 2 answers and judgements; a larger budget continues",
             "",
             "compared with old:",
