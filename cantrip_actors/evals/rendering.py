@@ -25,14 +25,14 @@ def render_lines(report: Report, comparison: Comparison | None = None) -> list[s
     lines = [f"{report.name}: {_describe_size(report)}", ""]
     lines += _align([("SCORE", "MEAN", "95% INTERVAL"), *_list_scores(report)])
     lines += ["", *_align(_list_figures(report))]
-    lines += [f"failed: {_flatten(reason)} ({count:,})" for reason, count in report.failures.items()]
+    lines += [f"failed: {reason} ({count:,})" for reason, count in report.failures.items()]
     if report.left:
         lines.append(f"left: {report.left:,} answers and judgements; a larger budget continues")
     if comparison is not None:
         lines += ["", f"compared with {comparison.baseline}:"]
         lines += _align([("SCORE", "BEFORE", "AFTER", "DIFFERENCE", "IS"), *_list_changes(comparison)])
         lines += _list_moves(comparison)
-    return lines
+    return [_flatten(line) for line in lines]
 
 
 def render_html(report: Report, comparison: Comparison | None = None) -> str:
@@ -100,7 +100,7 @@ def _list_moves(comparison: Comparison) -> Iterator[str]:
 
 def _list_cases(cases: Sequence[str]) -> str:
     more = f" and {len(cases) - LISTED:,} more" if len(cases) > LISTED else ""
-    return ", ".join(map(_flatten, cases[:LISTED])) + more
+    return ", ".join(cases[:LISTED]) + more
 
 
 def _show_ends(interval: Interval) -> str:
@@ -122,7 +122,7 @@ def _render_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _align(rows: Iterable[Sequence[Any]]) -> Iterator[str]:
     """Yield the rows as lines whose columns begin below each other."""
-    table = [[_flatten(cell) for cell in row] for row in rows]
+    table = [[*row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for row in table:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -117,19 +118,26 @@ class TestScores:
         assert list(models.judgements) == ["# Task\n\nword 0\n\n# Expected answer\n\nWORD 0\n\n# Answer\n\nWORD 0"]
         assert "Is it right?" in str(models.judge.cantrip.call.system_prompt)
 
-    async def test_an_answer_of_a_type_is_scored_as_a_value_of_that_type(self) -> None:
-        kinds = []
-
-        def is_number(case: Case, episode: Episode) -> bool:
-            kinds.append(type(episode.result))
-            return episode.result == 3
-
-        crystal = scripted(lambda _: done(3), record=False)
+    async def test_a_judge_with_another_rubric_or_another_expected_answer_is_asked_anew(self) -> None:
+        models = Models(judgement={"score": 1, "reason": "yes"})
+        other = judge("Is it short?", crystal=models.judge.cantrip.crystal)
         async with Runtime.open("memory:") as runtime:
-            cantrip = Cantrip(crystal, max_turns=2, answer=int)
-            report = await evaluate(runtime, cantrip, [Case("a", "how many?", 3)], scorers=[is_number, exact()])
-        assert report.trials[0].scores == {"is_number": 1, "exact": 1}
-        assert kinds == [int]
+            for scorer in (models.judge, other, other):
+                await evaluate(runtime, models.cantrip, make_cases(1), scorers=[scorer])
+            await evaluate(runtime, models.cantrip, [Case("case 0", "word 0", "another word")], scorers=[other])
+        assert (models.answers.total(), models.judgements.total()) == (1, 3)
+
+    async def test_an_answer_of_a_type_is_scored_as_a_value_of_that_type_in_each_process(self, tmp_path: Path) -> None:
+        def is_last_week(case: Case, episode: Episode) -> bool:
+            return bool(episode.result == date(2026, 11, 22))
+
+        cantrip = Cantrip(scripted([done("2026-11-22")]), max_turns=2, answer=date)
+        for _ in range(2):
+            async with Runtime.open(f"jsonl:{tmp_path / 'loom.jsonl'}") as runtime:
+                report = await evaluate(
+                    runtime, cantrip, [Case("a", "when?", "2026-11-22")], scorers=[is_last_week, exact()]
+                )
+            assert report.trials[0].scores == {"is_last_week": 1, "exact": 1}
 
 
 class TestFailures:
@@ -248,7 +256,8 @@ class TestBudget:
             first = await evaluate(runtime, models.cantrip, make_cases(2), budget=COST, **options)
             assert first.trials[0].problems == {"judge": "not judged: the budget is used up"}
             assert first.left == 2
-            whole = await evaluate(runtime, models.cantrip, make_cases(2), **options)
+            # the last judgement is asked for when 3 of the 4 have been paid for, each of them counted once
+            whole = await evaluate(runtime, models.cantrip, make_cases(2), budget=3.5 * COST, **options)
         assert [trial.scores for trial in whole.trials] == [{"judge": 1}, {"judge": 1}]
         assert set(models.answers.values()) == set(models.judgements.values()) == {1}
 

@@ -100,10 +100,10 @@ class TestBootstrap:
 
 class TestReport:
     def test_repeats_of_a_case_count_as_one_value(self) -> None:
-        trials = (make_trial("a", 1, 0), make_trial("a", 1, 1), make_trial("b", 0, 0), make_trial("b", None, 1))
+        trials = (make_trial("a", 1, 0), make_trial("a", 0, 1), make_trial("b", 0, 0), make_trial("b", None, 1))
         report = Report("r", ("exact",), trials)
-        assert report.average_by_case("exact") == {"a": 1, "b": 0}
-        assert report.summarize("exact") == (0.5, 0.0, 1.0)
+        assert report.average_by_case("exact") == {"a": 0.5, "b": 0}
+        assert report.summarize("exact") == (0.25, 0.0, 0.5)
         assert report.summarize("other") is None
 
     def test_failures_are_counted_by_reason_the_most_frequent_first(self) -> None:
@@ -136,13 +136,13 @@ class TestReport:
 
 class TestComparison:
     def test_cases_are_paired_and_those_that_differ_are_named(self) -> None:
-        before = make_report("old", {"a": 0, "b": 1, "c": 0.5, "d": 0, "only old": 1})
-        after = make_report("new", {"a": 1, "b": 0.5, "c": 0.5, "d": 0.25, "only new": 0})
+        before = make_report("old", {"a": 0.75, "b": 1, "c": 0.5, "d": 0.25, "only old": 1})
+        after = make_report("new", {"a": 1, "b": 0.5, "c": 0.5, "d": 1, "only new": 0})
         comparison = after.compare(before)
         (change,) = comparison.changes
-        assert (change.before, change.after) == (0.375, 0.5625)
-        assert change.difference.mean == 0.1875
-        assert (change.better, change.worse, change.same) == (("a", "d"), ("b",), 1)
+        assert (change.before, change.after) == (0.625, 0.75)
+        assert change.difference.mean == 0.125
+        assert (change.better, change.worse, change.same) == (("d", "a"), ("b",), 1)
         assert comparison.unpaired == ("only new", "only old")
         assert change.verdict == "unclear"
 
