@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, EntityEndedEvent, Runtime, ask_first, gate, scripted
-from cantrip_actors.gates import background
+from cantrip_actors.gates import ask, background
 from cantrip_actors.machine.project import list_turns_quoting
 from cantrip_actors.testing import Crash, Process, run_with_crashes
 from cantrip_actors.wards import max_children, max_depth, max_tokens, max_turns
@@ -415,6 +415,19 @@ class TestRules:
     async def test_an_entity_that_may_have_no_children_has_none_of_the_gates(self) -> None:
         circle = Circle(["done", *background], [max_turns(3), max_depth(0)])
         assert list(circle.open_gates) == ["done"]
+
+    async def test_a_child_cannot_ask_its_parent(self) -> None:
+        def child(context: Sequence[Any]) -> Answer:
+            asked = read_results(context, "ask")
+            return done(asked[0]) if asked else say("ask", to="n", message="which one?")
+
+        parent = play(start("choose"), done("begun"), lambda context: done(read_answers(context)))
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(family(parent, child, ask.with_(to=["n"])), "go", name="n")
+            await anyio.sleep(30)
+            (answer,) = runtime.loom.outcome(entity.id).result
+        assert "ask: " in answer
+        assert "wait" in answer
 
     @pytest.mark.rule("X-06")
     async def test_background_children_count_for_max_children(self) -> None:
