@@ -158,7 +158,8 @@ def _kills(where: Where, options: argparse.Namespace, server: str | None) -> Row
 
 
 def _faults(options: argparse.Namespace, server: str | None, stores: set[str]) -> Row:
-    all_of_them = [fault for fault in faults(PLACES[bool(options.kills)], server) if fault.store in stores]
+    is_whole = bool(options.kills)
+    all_of_them = [fault for fault in faults(PLACES[is_whole], server, is_whole=is_whole) if fault.store in stores]
     began = time.perf_counter()
     with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("fork")) as lanes:
         results = list(lanes.map(partial(suffer, expected=_run_expected("small"), server=server), all_of_them))

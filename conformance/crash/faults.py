@@ -62,13 +62,21 @@ class Fault:
         return f"{self.kind} at {self.at}{often}"
 
 
-def faults(step: int = 1, server: str | None = None) -> Iterator[Fault]:
-    """Return every `step`-th call for each kind of fault; the workload makes about ninety appends."""
+DISK_KINDS = (("full", "process"), ("bad", "process"), ("half", "process"), ("stuck", "process"), ("sync", "power"))
+"""The failures of a JSONL store's disk, each with the durability at which it shows."""
+
+
+def faults(step: int = 1, server: str | None = None, *, is_whole: bool = True) -> Iterator[Fault]:
+    """Yield each kind of fault at every `step`-th call; the workload makes about ninety appends.
+
+    Unless `is_whole`, half of the disk's failures are left out: each call has some, and each failure both lasts and
+    passes.
+    """
     for n, at in enumerate(range(1, 90, step)):
         times = (math.inf, 1)[n % 2]
-        for kind in ("full", "bad", "half", "stuck"):
-            yield Fault(kind, "jsonl", "process", at, times)
-        yield Fault("sync", "jsonl", "power", at, times)
+        for k, (kind, durability) in enumerate(DISK_KINDS):
+            if is_whole or (n + n // 2 + k) % 2:
+                yield Fault(kind, "jsonl", durability, at, times)
         yield Fault("size", "sqlite", ("process", "power")[n % 2], LEAST + 20 * at)
         if server is not None:
             yield Fault("lost", "postgres", "process", at, 1)

@@ -20,6 +20,7 @@ from cantrip_actors.circle import leftovers
 from cantrip_actors.circle.shell.confine import JailName
 from tests.circle.shell_jails import JAILS, confined_by, public_folder
 from tests.exhaustive import EXHAUSTIVE
+from tests.forked import Forked
 
 pytestmark = pytest.mark.rule("C-69")
 
@@ -55,16 +56,28 @@ SHELL = (
 )
 
 HARNESS = """
-import ctypes, json, os, signal, subprocess, sys, time
+import ctypes, json, os, signal, sys, time
+from cantrip_actors.circle import scratch
+from cantrip_actors.circle.python import medium as python_medium
+from cantrip_actors.circle.shell import medium as shell_medium
 code, delays, patience = json.loads(sys.argv[1])
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER: whatever outlives its parent becomes our child
 left = []
 for delay in delays:
-    host = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    host.stdout.readline()
+    starts, tells = os.pipe()
+    host = os.fork()
+    if not host:
+        os.dup2(tells, 1)
+        os.close(starts)
+        os.close(tells)
+        exec(code, {})
+        os._exit(0)
+    os.close(tells)
+    assert os.read(starts, 6)
     time.sleep(delay)
-    os.kill(host.pid, signal.SIGKILL)
-    host.wait()
+    os.kill(host, signal.SIGKILL)
+    os.waitpid(host, 0)
+    os.close(starts)
     ends = time.monotonic() + patience
     try:
         while time.monotonic() < ends:
@@ -83,16 +96,11 @@ print(json.dumps(left))
 def left_after_kills(code: str, delays: list[float], where: Path, patience: float = 6.0) -> list[object]:
     """Run a host once for each delay, kill it then, and return the processes that outlive it by `patience` seconds."""
     environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", HARNESS, json.dumps([code, delays, patience])],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=(patience + 5) * len(delays) + 30,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-500:]
-    left: list[object] = json.loads(done.stdout)
+    pipe, arguments = subprocess.PIPE, json.dumps([code, delays, patience])
+    with Forked(HARNESS, arguments, env=environment, stdout=pipe, stderr=pipe, text=True) as harness:
+        printed, errors = harness.communicate(timeout=(patience + 5) * len(delays) + 30)
+    assert harness.returncode == 0, errors[-500:]
+    left: list[object] = json.loads(printed)
     return left
 
 
@@ -130,7 +138,7 @@ def test_the_next_process_ends_shells_that_a_host_and_its_watcher_left(where: Pa
     confined_by("landlock")
     environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
     code = host(SHELL, "landlock", watched=False)
-    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as killed:
+    with Forked(code, env=environment, stdout=subprocess.PIPE) as killed:
         while not (started := list(where.glob("*/*/files/home/started"))):
             time.sleep(0.01)
         session = int((started[0].parents[2] / leftovers.SESSION).read_text().split()[0])
@@ -139,8 +147,8 @@ def test_the_next_process_ends_shells_that_a_host_and_its_watcher_left(where: Pa
                 os.kill(pid, signal.SIGKILL)
         killed.kill()
     assert members(session), "the shell's children outlive the shell where nothing sweeps"
-    sweeper = "from cantrip_actors.circle import scratch; scratch.make_folder('x')"
-    subprocess.run([sys.executable, "-c", sweeper], env=environment, check=True, timeout=30)
+    sweeper = HOST.format(imports="", use="scratch.make_folder('x')", watched=True)
+    assert Forked(sweeper, env=environment).wait(30) == 0
     assert members(session) == []
     assert list(where.iterdir()) == []
 

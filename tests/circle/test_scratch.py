@@ -16,9 +16,11 @@ if sys.platform != "linux":
 
 from cantrip_actors.circle import scratch
 from tests.circle.shell_jails import public_folder
+from tests.forked import Forked
 
 HEAD = """
-import os, signal, sys
+import os, signal, sys, tempfile
+tempfile.tempdir = os.environ["TMPDIR"]  # the server of forked processes has looked for another one
 from cantrip_actors.circle.medium import ProgramLimits, medium
 from cantrip_actors.circle import scratch
 """
@@ -34,9 +36,10 @@ USES = {
 
 def ran(code: str, where: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(
-        [sys.executable, "-c", HEAD + code], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with Forked(HEAD + code, env=environment, **streams) as process:
+        printed, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess(process.args, process.returncode, printed, errors)
 
 
 @pytest.fixture
@@ -71,9 +74,7 @@ def test_the_next_process_removes_the_folder_of_a_killed_one(use: str, where: Pa
 def test_the_folder_of_a_living_process_is_kept(where: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(where), "PYTHONPATH": os.pathsep.join(sys.path)}
     code = HEAD + "print(scratch.make_folder('x'), flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as lives:
+    with Forked(code, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as lives:
         assert lives.stdout is not None
         theirs = Path(lives.stdout.readline().strip())
         (where / "cantrip-sandboxes-of-somebody").mkdir()

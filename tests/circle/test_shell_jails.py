@@ -22,6 +22,7 @@ from cantrip_actors.circle.medium import Finished, ProgramLimits
 from cantrip_actors.circle.shell.medium import ShellSandbox
 from cantrip_actors.wards import max_turns
 from tests.circle.shell_jails import JAILS, confined_by
+from tests.forked import Forked
 
 pytestmark = pytest.mark.real_time
 
@@ -241,8 +242,7 @@ box.close()
 @pytest.mark.parametrize("jail", JAILS)
 def test_shells_of_several_hosts_have_users_of_their_own(jail: str) -> None:
     confined_by(jail)  # type: ignore[arg-type]  # one of the jails
-    command = [sys.executable, "-c", UID, jail]
-    hosts = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    hosts = [Forked(UID, jail, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
     users = []
     for host in hosts:
         assert host.stdout is not None

@@ -3,8 +3,6 @@
 import asyncio
 import shlex
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from cantrip_actors import Runtime
 from cantrip_actors.cluster.manifests import ENGINES, QUERY, manifest
 from cantrip_actors.cluster.scaling import SETTLED, FleetSize, advance, workers_for
 from cantrip_actors.recipes import load_recipe
+from tests.forked import COMMAND, Forked
 from tests.loom.postgres import fresh
 
 RECIPE = """\
@@ -123,8 +122,7 @@ def test_the_command_of_a_manifest_joins_and_drains(engine: str, tmp_path: Path)
     (tmp_path / "keeper.yaml").write_text(RECIPE)
     loom = f"sqlite:{tmp_path / 'loom.db'}"
     _, *arguments = _commands()[engine]
-    command = [sys.executable, "-m", "cantrip_actors.cli.main", *arguments]
-    worker = subprocess.Popen(command, cwd=tmp_path, env={"CANTRIP_LOOM": loom, "PATH": "/usr/bin:/bin"})
+    worker = Forked(COMMAND, *arguments, cwd=tmp_path, env={"CANTRIP_LOOM": loom, "PATH": "/usr/bin:/bin"})
     try:
         asyncio.run(_joined(loom))
         worker.send_signal(signal.SIGTERM)

@@ -61,7 +61,8 @@ def test_an_entity_that_moves_between_versions_loses_and_repeats_nothing_after_k
 @pytest.mark.rule("LOOM-1", "D-011")
 @pytest.mark.parametrize("store", part(["sqlite", "jsonl"], 2))
 def test_a_failing_disk_is_a_clear_error_and_work_resumes_after_repair(store):
-    code, told = crash("--parts", "faults", "--store", store)
+    whole = ("--kills", "1") if FULL else ()
+    code, told = crash("--parts", "faults", "--store", store, *whole)
     assert told["rows"][0]["wrong"] == []
     assert told["rows"][0]["refused"] > 10
     assert code == 0

@@ -4,8 +4,6 @@ import errno
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from cantrip_actors.loom.line_file import Disk
 from cantrip_actors.records.seal import seal
 from tests.dispatch.contracts import AT, contract
 from tests.exhaustive import part
+from tests.forked import Forked
 
 WORKER = {"by": "worker", "author": "w", "token": 1}
 
@@ -205,9 +204,7 @@ class TestSeveralWriters:
             "    said = Progressed('milestone', f'{sys.argv[3]} {n}')\n"
             "    logs.append(sys.argv[2], said, by='worker', author='w', token=1)"
         )
-        processes = [
-            subprocess.Popen([sys.executable, "-c", script, str(logs.folder), begun, str(one)]) for one in range(3)
-        ]
+        processes = [Forked(script, logs.folder, begun, one) for one in range(3)]
         assert [process.wait(60) for process in processes] == [0, 0, 0]
         record = logs.read(begun)
         assert [entry.seq for entry in record.entries] == list(range(1, 78))
@@ -231,8 +228,7 @@ class TestDurability:
             "logs.append(sys.argv[2], Progressed('milestone', 'the last word'), by='worker', author='w', token=1)\n"
             "os.kill(os.getpid(), signal.SIGKILL)"
         )
-        done = subprocess.run([sys.executable, "-c", script, str(logs.folder), begun], check=False, timeout=60)
-        assert done.returncode == -signal.SIGKILL
+        assert Forked(script, logs.folder, begun).wait(60) == -signal.SIGKILL
         assert logs.read(begun).progress()[-1][1].text == "the last word"
 
     def test_every_append_waits_for_the_disk(self, tmp_path):

@@ -2,9 +2,6 @@
 
 import shutil
 import sqlite3
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import structlog
@@ -18,12 +15,12 @@ from cantrip_actors.loom.verify import verify_loom
 from cantrip_actors.records.records import Ended
 from cantrip_actors.records.submissions import SubmissionRow
 from tests.loom.histories import AT, header, run, turn
+from tests.loom.processes import python
 from tests.loom.test_store import examples
 from tests.loom.test_timers import mail, note, schedule, timer
 
 pytestmark = pytest.mark.rule("Z-13")
 
-ROOT = Path(__file__).parents[2]
 FRAMES_AT, FRAME = 32, 24 + 4096
 """Where the frames of a write-ahead log begin, and the bytes of each."""
 MISSING = "acknowledged records are missing"
@@ -430,9 +427,7 @@ while True:
 def test_two_writers_that_are_killed_leave_all_that_they_acknowledged_or_a_report(tmp_path):
     path = tmp_path / "loom.db"
     SqliteStore(path).close()
-    writers = [
-        subprocess.Popen([sys.executable, "-c", WRITE, path, name], stdout=subprocess.PIPE, cwd=ROOT) for name in "ab"
-    ]
+    writers = [python(WRITE, path, name) for name in "ab"]
     for writer in writers:
         for _ in range(30):
             assert writer.stdout.readline()

@@ -575,7 +575,7 @@ def test_any_history_of_mail_has_the_same_result_in_every_store(kind):
 
 @pytest.mark.rule("C-12")
 def test_the_cost_of_mail_does_not_grow_with_its_number(capsys):
-    many = "100000" if EXHAUSTIVE else "20000"
+    many = "100000" if EXHAUSTIVE else "5000"
     assert bench.main(["--many", many, "--rounds", "15"]) == 0, capsys.readouterr().out
 
 

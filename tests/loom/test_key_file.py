@@ -1,13 +1,12 @@
 """The key that seals a loom's snapshots, and the file beside the loom that it is made from."""
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from cantrip_actors.loom import open_store
 from tests.loom.histories import run
+from tests.loom.processes import python
 
 
 @pytest.fixture
@@ -80,8 +79,9 @@ def test_processes_that_begin_at_once_have_the_same_key(path):
         "import sys; from pathlib import Path; from cantrip_actors.loom.key_file import read_key\n"
         "print(read_key(Path(sys.argv[1]), make=True).hex())"
     )
-    started = [subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE) for _ in range(3)]
-    assert len({process.communicate()[0] for process in started}) == 1
+    started = [python(program, path) for _ in range(3)]
+    keys = {process.communicate()[0] for process in started}
+    assert [len(bytes.fromhex(key)) for key in keys] == [32]
 
 
 def test_a_memory_loom_has_a_key_of_its_own():

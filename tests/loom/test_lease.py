@@ -27,7 +27,7 @@ from cantrip_actors.loom.lease import is_alive, is_gone
 from cantrip_actors.records.records import Committed, Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, header, run, turn
-from tests.loom.processes import child
+from tests.loom.processes import child, python
 from tests.loom.test_store import SHARED, anywhere
 
 ME, YOU = "me", "you"
@@ -284,7 +284,7 @@ def test_a_lease_ends_when_the_machine_restarts(tmp_path, monkeypatch):
 def test_a_process_that_was_frozen_past_its_lease_is_refused_when_it_thaws():
     with (
         anywhere("postgres") as shared,
-        child(RUN, shared.url, 1.0, stdin=subprocess.PIPE) as other,
+        python(RUN, shared.url, 1.0, stdin=subprocess.PIPE) as other,
         shared.open() as store,
     ):
         assert other.stdout.readline() == "running\n"
@@ -415,7 +415,7 @@ def test_an_entity_that_kills_its_process_is_quarantined(shared):
     with shared.open() as store:
         store.append([header("e", lasting=True), IntentGiven("e", "go", AT)])
         for _ in range(3):
-            with child(CLAIM, shared.url, stdin=subprocess.PIPE) as other:
+            with python(CLAIM, shared.url, stdin=subprocess.PIPE) as other:
                 assert other.stdout.readline() == "claimed\n"
                 other.kill()
         with pytest.raises(Quarantined):

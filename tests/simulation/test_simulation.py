@@ -1,6 +1,6 @@
 """A whole cluster in virtual time: nodes, programs and senders over a model of a Postgres server, under one seed.
 
-`make test` runs 40 seeds, `EXHAUSTIVE=1` 10,000. One that failed does the same again: `Simulation(seed).run()`.
+`make test` runs 20 seeds, `EXHAUSTIVE=1` 10,000. One that failed does the same again: `Simulation(seed).run()`.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tests.exhaustive import EXHAUSTIVE
 from tests.simulation.cluster import Simulation, Violation
 from tests.simulation.store import VARIANTS, ClaimInOppositeOrder, SimStore
 
-SEEDS = 10_000 if EXHAUSTIVE else 40
+SEEDS = 10_000 if EXHAUSTIVE else 20
 PARTS = 50 if EXHAUSTIVE else 4
 MOST = 400
 """Seeds in which something that is broken has to be found."""
