@@ -106,7 +106,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "logging must not disturb the program: the user's processors and files may raise anything",
     ),
     Boundary("cantrip_actors/own_files/modes.py", "_warn", "the same, in a module that may not import the library"),
-    Boundary("cantrip_actors/testing.py", "run_with_crashes", "what a crashed process raises is lost with it"),
+    Boundary("cantrip_actors/testing/crashes.py", "Process._live", "what a crashed process raises is lost with it"),
     Boundary("cantrip_actors/runtime/face/owner.py", "Owner._run", "`open` and `close` raise it in the caller's task"),
     Boundary("cantrip_actors/observe/tracing.py", "attempt", "a span processor's exception has no effect"),
     Boundary(

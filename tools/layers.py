@@ -71,6 +71,9 @@ ROWS: dict[str, Row] = {
         "terms redact records machine stream loom runtime cantrip_actors supervisors",
         f"{COMMON} msgspec opentelemetry starlette uuid_utils",
     ),
+    "cantrip_actors.testing": _row(
+        "terms user_code loom crystal runtime cantrip_actors supervisors", f"{COMMON} hypothesis"
+    ),
     "cantrip_actors.cluster": _row("", "ray"),
     "cantrip_actors.cli": _row(
         "terms own_files redact records stream loom crystal circle runtime recipes dispatch evals"
@@ -103,7 +106,7 @@ ROWS: dict[str, Row] = {
     # Fuzzing calls the parsers themselves.
     "conformance.cancel": _row("cantrip_actors supervisors conformance circle stream", None),
     "conformance.fuzz": _row("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),
-    "examples": _row("cantrip_actors agentic supervisors", None),
+    "examples": _row("cantrip_actors agentic testing supervisors", None),
     # The demos have commands of their own, which use what all commands share.
     "examples.cantrip_demos": _row("cantrip_actors agentic cli redact", None),
 }

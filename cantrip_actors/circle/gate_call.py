@@ -29,6 +29,7 @@ from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.wrapper import GateCall
 from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of
 from cantrip_actors.user_code.threads import GRACE
+from cantrip_actors.user_code.watching import watch
 
 ReportError = Callable[[str, str, BaseException], None]
 """Logs an exception of user code with its traceback. Arguments: what happened, the name of the gate, the exception."""
@@ -76,11 +77,11 @@ async def run_gate(
     if site is not None:
         args = {**args, **{name: part(site) for name, part in gate.site}}
     call_gate, attempts = _call if gate.timeout is None else _call_in_time, 1
+    call_once = watch("gate", gate.name, partial(call_gate, gate, function, args, report))
     if gate.retry is None:
-        result = await attempt(partial(call_gate, gate, function, args, report))
+        result = await attempt(call_once)
     else:
-        call_again = partial(call_gate, gate, function, args, report)
-        result, attempts = await _call_repeatedly(gate.name, gate.retry, call_again, report)
+        result, attempts = await _call_repeatedly(gate.name, gate.retry, call_once, report)
     if isinstance(result, Failure):
         problem = result.exception
         if isinstance(problem, InputNeeded):

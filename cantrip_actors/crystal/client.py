@@ -45,6 +45,7 @@ from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.lessons import Adjusted
 from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
 from cantrip_actors.crystal.sse import ServerSentEvent, check_values
+from cantrip_actors.crystal.stand_ins import check_query
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.arguments import check, is_number
@@ -341,6 +342,7 @@ class Client:
         self, method: str, url: str, body: bytes, own: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
         """Return the response to a request; if its credentials are refused, that to the same request with new ones."""
+        check_query(self.provider, url)
         async with self._open_client() as client:
             async with self._send(client, method, url, body, own) as response:
                 if self._access is None or self._choose_key(url) or response.status_code not in _NO_ACCESS:

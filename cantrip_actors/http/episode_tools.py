@@ -13,13 +13,32 @@ from typing import Any, Final, NamedTuple
 
 from cantrip_actors import Cantrip, Gate, InvalidCantrip, Request, Usage
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.machine.project import find_newest_utterance
+from cantrip_actors.machine.project import collect_texts, find_newest_utterance, find_utterance_of, list_intents
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.answer import hold_to_schema
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, make_validator
 from cantrip_actors.terms.messages import ToolCall, as_text
 from cantrip_actors.terms.value import replace_fields
+
+__all__ = [  # and what the records say of a client's calls, which other files of the door do not read themselves
+    "CALL",
+    "MOST",
+    "PATIENCE",
+    "Rest",
+    "ToolCallItem",
+    "add_tools",
+    "ask_for_form",
+    "check_schema",
+    "collect_texts",
+    "find_utterance_of",
+    "get_function",
+    "list_calls",
+    "list_intents",
+    "make_client_id",
+    "read_tools",
+    "split_client_id",
+]
 
 MOST: Final = 128
 """Tools of one request, as OpenAI has it."""

@@ -41,6 +41,7 @@ from cantrip_actors.http.episode_tools import (
     add_tools,
     ask_for_form,
     check_schema,
+    collect_texts,
     get_function,
     read_tools,
 )
@@ -62,7 +63,6 @@ from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, QUIET, EventStreamResponse
 from cantrip_actors.http.stored_items import ROUND, find_previous_id, find_response, has_references, resolve_references
 from cantrip_actors.http.table import ApiRoute
-from cantrip_actors.machine.project import collect_texts
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.runtime.face.work import MailState

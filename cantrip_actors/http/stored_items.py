@@ -12,11 +12,10 @@ from typing import Any, Final
 from cantrip_actors import Work
 from cantrip_actors.http.calls import HttpCall
 from cantrip_actors.http.client_rounds import read_last_words
-from cantrip_actors.http.episode_tools import CALL, split_client_id
+from cantrip_actors.http.episode_tools import CALL, find_utterance_of, list_intents, split_client_id
 from cantrip_actors.http.openai_encoders import answer_text
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.request_messages import ID
-from cantrip_actors.machine.project import find_utterance_of, list_intents
 
 ROUND: Final = "~"
 _AFTER_ROUND: Final = re.compile(f"{ROUND}[0-9a-f]{{16}}$")

@@ -207,7 +207,8 @@ def _different(story: Story, expected: Story, *, killed: bool) -> tuple[list[str
     wrong = [f"there is no entity {label}" for label in others if label not in tales]
     wrong += [f"there should be no entity {label}" for label in tales if label not in others]
     unknown = dict.fromkeys(tales, 0)
-    for label in others.keys() & tales.keys():
+    common = others.keys() & tales.keys()
+    for label in common:
         tale, wanted = tales[label], others[label]
         for number, (turn, other) in enumerate(zip(tale.turns, wanted.turns, strict=False), 1):
             if turn != other:
@@ -221,7 +222,7 @@ def _different(story: Story, expected: Story, *, killed: bool) -> tuple[list[str
             wrong.append(f"{label} is {tale.began.decode()}, not {wanted.began.decode()}")
     for key, seen in story.shown.items():
         who = _whose(key, tales)
-        is_alike = who in others and tales[who].still == others[who].still and not unknown[who]
+        is_alike = who in common and tales[who].still == others[who].still and not unknown[who]
         if is_alike and not unknown.get(who.partition("+")[0]) and seen != expected.shown.get(key, frozenset()):
             wrong.append(f"{key} saw another context than in an undisturbed run")
     return wrong, sum(unknown.values())

@@ -125,7 +125,7 @@ def browsing() -> Iterator[Browser]:
             port = next(found[1] for line in driver.stdout if (found := re.search(r"on port (\d+)\.$", line.strip())))
             wanted = {
                 "goog:chromeOptions": {
-                    "binary": shutil.which("chromium-headless-shell") or shutil.which("chromium"),
+                    "binary": shutil.which("chromium"),
                     "args": [*FLAGS, f"--user-data-dir={profile}"],
                 },
                 "goog:loggingPrefs": {"browser": "ALL"},

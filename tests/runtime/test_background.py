@@ -8,7 +8,8 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, EntityEndedEvent, Runtime, ask_first, gate, scripted
-from cantrip_actors.gates import background
+from cantrip_actors.gates import ask, background
+from cantrip_actors.machine.project import list_turns_quoting
 from cantrip_actors.testing import Crash, Process, run_with_crashes
 from cantrip_actors.wards import max_children, max_depth, max_tokens, max_turns
 from tests.runtime.spells import done, say
@@ -312,6 +313,95 @@ class TestEnds:
             assert runtime.loom.outcome(entity.id).result == ["answer:\nLOOK"]
             assert len(runtime.loom.below(entity.id)) == 1
 
+    async def test_the_children_of_children_end_first(self) -> None:
+        async def child(context: Sequence[Any]) -> Answer:
+            if context[0].content == "below" or len(context) > 1:
+                return await endless_helper(context)
+            return start("below")
+
+        parent = play(start("a"), {**done("over"), "delay": 1.0})
+
+        async def slow_parent(context: Sequence[Any]) -> Answer:
+            return parent(context)
+
+        async with Runtime.open("memory:") as runtime:
+            ends = runtime.events(lambda event: isinstance(event, EntityEndedEvent))
+            episode = await runtime.cast(family(slow_parent, child, wards=[max_depth(2)]), "go")
+            ended = [(await anext(ends)).entity_id for _ in range(3)]
+            assert ended == [*reversed(runtime.loom.subtree(episode.entity_id))]
+
+    async def test_a_one_shot_parent_that_is_kept_gets_its_answers_in_the_next_process(self, tmp_path: Any) -> None:
+        parent = play(start("look"), say("wait_for_children"), lambda context: done(context[-1].content))
+        cantrip = family(parent, name="clerk")
+        url = f"sqlite:{tmp_path}/loom.db"
+        async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+            with anyio.move_on_after(1):
+                await (await runtime.submit("clerk", "go", key="k")).result()
+        async with Runtime.open(url, cantrips=[cantrip], recover="resume") as runtime:
+            episode = await (await runtime.submit("clerk", "go", key="k")).result()
+            assert list(json.loads(episode.result)["answers"].values()) == ["LOOK"]
+            assert len(runtime.loom.below(episode.entity_id)) == 1
+
+    async def test_a_child_that_waits_for_a_person_keeps_its_resting_parent_unloaded_until_it_is_decided(
+        self, tmp_path: Any
+    ) -> None:
+        @gate
+        def pay() -> str:
+            """Pay."""
+            return "paid"
+
+        def child(context: Sequence[Any]) -> Answer:
+            return done(context[-1].content) if len(context) > 1 else say("pay")
+
+        parent = play(start("pay it"), done("begun"), lambda context: done(read_answers(context)))
+        cantrip = family(parent, child, ask_first(pay), name="clerk")
+        url = f"sqlite:{tmp_path}/loom.db"
+        async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+            await (await runtime.invoke(cantrip, "go", name="n")).episode()
+            await anyio.sleep(1)
+        async with Runtime.open(url, cantrips=[cantrip], recover="resume") as runtime:
+            entity = runtime.entity("n")
+            assert entity is not None
+            assert not entity.loaded
+            (request,) = runtime.requests()
+            await runtime.decide(request.id, "allow", by="anna")
+            await anyio.sleep(5)
+            assert runtime.loom.outcome(entity.id).result == ["answer:\npaid"]
+
+    async def test_a_parent_that_moves_to_a_cantrip_without_the_gates_gets_the_reason_as_answer(
+        self, tmp_path: Any
+    ) -> None:
+        url = f"sqlite:{tmp_path}/loom.db"
+        old = family(play(start("look"), done("begun")), name="clerk")
+        async with Runtime.open(url, cantrips=[old]) as runtime:
+            entity = await runtime.invoke(old, "go", name="n")
+            await entity.episode()
+        new = Cantrip(scripted(lambda context: done(read_answers(context))), circle=Circle(["done"], [max_turns(3)]))
+        async with Runtime.open(url) as runtime:
+            entity = await runtime.resume(entity.id, cantrip=new)
+            await anyio.sleep(20)
+            (answer,) = runtime.loom.outcome(entity.id).result
+            (child,) = runtime.loom.below(entity.id)
+            assert "it cannot be resumed: gate not available: call_agent" in answer
+            assert runtime.loom.outcome(child).reason == "parent_ended"
+
+    async def test_forgetting_a_child_names_the_turns_that_have_its_answer(self) -> None:
+        for by_wait in (True, False):
+            parent = play(start("look"), say("nap"), say("wait_for_children" if by_wait else "nap"), done("over"))
+
+            @gate
+            async def nap(by_wait: bool = by_wait) -> str:
+                """Sleep, longer than a child takes if the answer is to come as a message."""
+                await anyio.sleep(1 if by_wait else 20)
+                return "slept"
+
+            async with Runtime.open("memory:") as runtime:
+                episode = await runtime.cast(family(parent, slow_helper, nap), "go")
+                (child,) = runtime.loom.below(episode.entity_id)
+                quotes = list_turns_quoting(runtime.loom.records(episode.entity_id), child)
+                # the turn with the id of the child, and that with its answer
+                assert quotes == [episode.thread[1].id, episode.thread[3].id]
+
 
 class TestRules:
     async def test_a_circle_without_the_gates_has_no_parameter_wait(self) -> None:
@@ -325,6 +415,19 @@ class TestRules:
     async def test_an_entity_that_may_have_no_children_has_none_of_the_gates(self) -> None:
         circle = Circle(["done", *background], [max_turns(3), max_depth(0)])
         assert list(circle.open_gates) == ["done"]
+
+    async def test_a_child_cannot_ask_its_parent(self) -> None:
+        def child(context: Sequence[Any]) -> Answer:
+            asked = read_results(context, "ask")
+            return done(asked[0]) if asked else say("ask", to="n", message="which one?")
+
+        parent = play(start("choose"), done("begun"), lambda context: done(read_answers(context)))
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(family(parent, child, ask.with_(to=["n"])), "go", name="n")
+            await anyio.sleep(30)
+            (answer,) = runtime.loom.outcome(entity.id).result
+        assert "ask: " in answer
+        assert "wait" in answer
 
     @pytest.mark.rule("X-06")
     async def test_background_children_count_for_max_children(self) -> None:
@@ -402,4 +505,37 @@ async def test_a_program_crashed_at_each_write_gets_each_answer_once(recorded: b
         assert survived.value == ["A", "B"], f"crashed at write {write}"
         write += 1
     assert survived.value == ["A", "B"]
+    assert write > 11
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["not written", "written"])
+async def test_a_family_of_three_generations_crashed_at_each_write_gets_each_answer_once(
+    recorded: bool, tmp_path: Any
+) -> None:
+    async def member(context: Sequence[Any]) -> Answer:
+        """Start a child, go on, and answer with what it found; the youngest answers after a while."""
+        level = int(context[0].content)
+        if level == 2:
+            return {**done("deep"), "delay": 10.0}
+        if not read_results(context, "call_agent"):
+            return start(str(level + 1))
+        waited = read_results(context, "wait_for_children")
+        if read_answers(context):
+            return done(read_answers(context))
+        return say("wait_for_children") if not waited else done(list(waited[0]["answers"].values()))
+
+    cantrip = family(member, member, wards=[max_depth(2)], name="family")
+
+    async def program(process: Process) -> Any:
+        url = f"sqlite:{tmp_path}/{write}.db"
+        async with process.attach(Runtime.open(url, cantrips=[cantrip], recover="resume")) as runtime:
+            episode = await (await runtime.submit("family", "0", key="k")).result()
+            assert len(runtime.loom.subtree(episode.entity_id)) == 3
+            return episode.result
+
+    write = 1
+    while (survived := await run_with_crashes(program, [Crash(write, recorded)])).crashes:
+        assert survived.value == [["deep"]], f"crashed at write {write}"
+        write += 1
+    assert survived.value == [["deep"]]
     assert write > 11

@@ -110,7 +110,7 @@ async def test_a_sender_in_a_crashed_process_gets_an_error_whether_or_not_its_in
         await entity.episode()
         process = Process(Crash(1, recorded))
         process.attach(runtime)
-        with pytest.raises(Crashed, match="the process has crashed at this write, because its test says so"):
+        with pytest.raises(Crashed, match="the process has crashed, because its test says so"):
             await entity.post("first")
         assert process.has_crashed
         assert process.writes == 1

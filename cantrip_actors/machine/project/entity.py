@@ -30,6 +30,7 @@ from cantrip_actors.records.records import (
     MailRefused,
     Observation,
     Record,
+    Steered,
     Undone,
     Utterance,
 )
@@ -191,12 +192,22 @@ def list_children(records: Iterable[Record]) -> list[str]:
 
 
 def list_turns_quoting(records: Iterable[Record], child: str) -> list[str]:
-    """Return the turns of a parent that contain the result of a child's call, in order."""
+    """Return the turns of a parent that contain the result of a child's call, in order.
+
+    The answer of a background child, as a message, counts as part of the turn after it.
+    """
     calls: set[str] = set()
     turns: dict[str, None] = {}
+    has_answer = False
     for record in records:
         if isinstance(record, ChildStarted) and record.child_id == child:
             calls.add(record.tool_call_id)
+        elif isinstance(record, GateFinished) and child in record.children:
+            turns[record.turn_id] = None
+        elif isinstance(record, Steered) and record.child == child:
+            has_answer = True
+        elif isinstance(record, Committed) and has_answer:
+            turns[record.turn_id], has_answer = None, False
         elif isinstance(record, GateFinished) and record.tool_call_id in calls:
             calls.discard(record.tool_call_id)
             turns[record.turn_id] = None

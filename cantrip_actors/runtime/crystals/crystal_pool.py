@@ -24,6 +24,7 @@ from cantrip_actors.crystal.policy.fallback import Fallback
 from cantrip_actors.crystal.policy.limited import read_terms
 from cantrip_actors.crystal.policy.traffic import CrystalStatus
 from cantrip_actors.crystal.query import PostingCrystal
+from cantrip_actors.crystal.stand_ins import find_stand_in
 from cantrip_actors.runtime.crystals.crystal_actor import (
     GRACE,
     STATUS,
@@ -93,6 +94,7 @@ class Crystals:
 
     def find(self, crystal: Crystal | str) -> InUse:
         """Return the entry of `crystal`, and add one if it is new. Raises InvalidCantrip for an unknown name."""
+        crystal = find_stand_in(crystal)
         key = crystal if isinstance(crystal, str) else id(crystal)
         found = self._known.get(key)
         if found is None:

@@ -12,8 +12,10 @@ from cantrip_actors.runtime.crystals.crystal_actor import GRACE, CrystalRequest
 from cantrip_actors.runtime.entity.cell import Bound, Cell
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.stream.wire import Emitted
+from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.user_code.watching import watch
 
 
 def make_retry_callback(
@@ -35,7 +37,8 @@ async def query_crystal(
         began = time.monotonic()
         if query.emit is not None:
             query = query._replace(emit=_TimedParts(query, instrument, cell, began))
-    reply: Response | CrystalError = await bound.uses.asks.call(make_request(cell, bound, query), grace=GRACE)
+    ask = partial(bound.uses.asks.call, make_request(cell, bound, query), grace=GRACE)
+    reply: Response | CrystalError = await watch("query", get_crystal_name(bound.crystal), ask)()
     if instrument is not None:
         instrument.answered(cell, reply, time.monotonic() - began, bound.crystal)
     return reply

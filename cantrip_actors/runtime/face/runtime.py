@@ -1237,7 +1237,8 @@ class Runtime:
     def interrupted(self) -> list[Header]:
         """Return the root entities with a running episode that no process runs, because their process died.
 
-        Long-lived entities that wait for an intent are idle, not interrupted. Children are resumed with their parents.
+        Long-lived entities that wait for an intent are idle, not interrupted, unless children of theirs worked in the
+        background. Children are resumed with their parents.
         It reads the loom in the calling thread: for a loom on a server, `await runtime.read(runtime.interrupted)`.
         """
         return [header for header in self._tree.launcher.find_interrupted() if self._tenant in (None, header.tenant)]

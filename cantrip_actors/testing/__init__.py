@@ -1,0 +1,26 @@
+"""Tools for tests of agents: virtual time, crashes of the process at any point, and models that no provider has.
+
+    await run_with_crashes(program, [Crash(3), Crash(gate="pay", at="inside")])
+
+`docs/testing.md` shows how to test an agent with them, and for every crash that Hypothesis thinks of.
+"""
+
+from cantrip_actors.testing.crashes import Crash, Crashed, Process, Survived, every_crash_point, run_with_crashes
+from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
+from supervisors.testing import Stuck, virtual
+
+__all__ = [
+    "Crash",
+    "Crashed",
+    "Process",
+    "RealQuery",
+    "Stuck",
+    "Survived",
+    "every_crash_point",
+    "obedient",
+    "refuse_real_queries",
+    "replace",
+    "run_with_crashes",
+    "virtual",
+    "wild",
+]

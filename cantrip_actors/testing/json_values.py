@@ -1,0 +1,177 @@
+"""Values that fit a JSON Schema: one, or a Hypothesis strategy of them.
+
+The schemas are those of gates, which pydantic makes. Of a foreign schema, keywords that are not known here are passed
+over: the value may not fit then, and the entity observes that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+LONGEST = 5
+"""Items of a list, where the schema does not ask for more."""
+
+DEEPEST = 5
+"""Schemas in each other, below which each value is always the same."""
+
+
+def make_value(schema: Mapping[str, Any]) -> Any:
+    """Return a value that fits a schema, always the same one: the shortest with all that is required."""
+    return _make(schema, schema)
+
+
+def make_values(schema: Mapping[str, Any]) -> SearchStrategy[Any]:
+    """Return a strategy of values that fit a schema."""
+    return _make_strategy(schema, schema, 0)
+
+
+def _follow(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the schema itself; an anonymous one allows anything."""
+    for _ in range(20):
+        if not isinstance(node, Mapping):
+            return {}
+        reference = node.get("$ref")
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return node
+        target: Any = root
+        for part in reference.removeprefix("#").strip("/").split("/") if reference != "#" else ():
+            target = target.get(part) if isinstance(target, Mapping) else None
+        node = target
+    return {}
+
+
+def _list_values(node: Mapping[str, Any]) -> list[Any]:
+    """Return the values that a schema lists, if it does."""
+    return [node["const"]] if "const" in node else list(node.get("enum", ()))
+
+
+def _list_choices(node: Mapping[str, Any]) -> list[Any]:
+    """Return the schemas one of which is enough; of several that all hold, the first says most."""
+    return [*node.get("anyOf", ()), *node.get("oneOf", ()), *node.get("allOf", ())[:1]]
+
+
+def _find_type(node: Mapping[str, Any]) -> str:
+    kind = node.get("type")
+    if isinstance(kind, list):
+        kind = next((one for one in kind if one != "null"), "null")
+    return str(kind or ("object" if "properties" in node else "string"))
+
+
+def _make(node: Any, root: Mapping[str, Any]) -> Any:
+    node = _follow(node, root)
+    if values := _list_values(node):
+        return values[0]
+    if choices := _list_choices(node):
+        return _make(choices[0], root)
+    make = _MAKERS.get(_find_type(node))
+    return _make_text(node) if make is None else make(node, root)
+
+
+def _make_object(node: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    properties = node.get("properties", {})
+    return {name: _make(properties.get(name), root) for name in node.get("required", ())}
+
+
+def _make_array(node: Mapping[str, Any], root: Mapping[str, Any]) -> list[Any]:
+    first = [_make(item, root) for item in node.get("prefixItems", ())]
+    return [*first, *(_make(node.get("items"), root) for _ in range(node.get("minItems", 0) - len(first)))]
+
+
+def _make_number(node: Mapping[str, Any], root: Mapping[str, Any]) -> float:  # noqa: ARG001  # as the others
+    step = node.get("multipleOf", 1)
+    if "minimum" in node:
+        least = node["minimum"]
+    elif "exclusiveMinimum" in node:
+        least = node["exclusiveMinimum"] + step
+    else:
+        least = min(1, node.get("maximum", 1), node.get("exclusiveMaximum", 2) - step)
+    value: float = -(-least // step) * step if "multipleOf" in node else least
+    return value
+
+
+_FORMATS = {
+    "date": "2026-01-31",
+    "date-time": "2026-01-31T12:00:00Z",
+    "time": "12:00:00Z",
+    "email": "ada@example.org",
+    "uri": "https://example.org/",
+    "uuid": "6f1d3a4e-9a55-4d6f-9f5f-0f4a6c1b2d3e",
+}
+
+
+def _make_text(node: Mapping[str, Any]) -> str:
+    text = _FORMATS.get(str(node.get("format")), "text")
+    return text.ljust(node.get("minLength", 0), "x")[: node.get("maxLength", len(text) + node.get("minLength", 0))]
+
+
+_MAKERS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Any]] = {
+    "object": _make_object,
+    "array": _make_array,
+    "integer": _make_number,
+    "number": _make_number,
+    "boolean": lambda _node, _root: True,
+    "null": lambda _node, _root: None,
+}
+
+
+def _make_strategy(node: Any, root: Mapping[str, Any], depth: int) -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    node = _follow(node, root)
+    if values := _list_values(node):
+        return st.sampled_from(values)
+    choices = _list_choices(node)
+    if depth > DEEPEST:  # a schema that contains itself
+        return st.just(_make(node, root))
+    if choices:
+        return st.one_of([_make_strategy(choice, root, depth + 1) for choice in choices])
+    kind = _find_type(node)
+    if kind == "object":
+        return _make_objects(node, root, depth)
+    if kind == "array" and "prefixItems" not in node:
+        return _make_arrays(node, root, depth)
+    return _make_plain(kind, node, root)
+
+
+def _make_plain(kind: str, node: Mapping[str, Any], root: Mapping[str, Any]) -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    if kind == "boolean":
+        return st.booleans()
+    if kind == "integer" and "multipleOf" not in node:
+        return st.integers(*_find_bounds(node, 1))
+    if kind == "number" and "multipleOf" not in node:
+        return st.floats(*_find_bounds(node, 0.5), allow_nan=False, allow_infinity=False)
+    if kind == "string" and "pattern" in node:
+        return st.from_regex(node["pattern"])
+    if kind == "string" and "format" not in node:
+        return st.text(min_size=node.get("minLength", 0), max_size=node.get("maxLength"))
+    return st.just(_make(node, root))
+
+
+def _make_arrays(node: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    least: int = node.get("minItems", 0)
+    most = max(least, min(node.get("maxItems", LONGEST), least + LONGEST))
+    return st.lists(_make_strategy(node.get("items"), root, depth + 1), min_size=least, max_size=most)
+
+
+def _make_objects(node: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> SearchStrategy[Any]:
+    from hypothesis import strategies as st
+
+    properties = {name: _make_strategy(part, root, depth + 1) for name, part in node.get("properties", {}).items()}
+    required = set(node.get("required", ()))
+    must = {name: properties.get(name, st.just(None)) for name in required}
+    may = {name: values for name, values in properties.items() if name not in required}
+    return st.fixed_dictionaries(must, optional=may)
+
+
+def _find_bounds(node: Mapping[str, Any], step: float) -> tuple[Any, Any]:
+    least = node.get("minimum", node["exclusiveMinimum"] + step if "exclusiveMinimum" in node else None)
+    most = node.get("maximum", node["exclusiveMaximum"] - step if "exclusiveMaximum" in node else None)
+    return least, most
