@@ -57,7 +57,7 @@ def render_html(report: Report, comparison: Comparison | None = None) -> str:
 
 def _describe_size(report: Report) -> str:
     cases = len({trial.case for trial in report.trials})
-    return f"{len(report.trials):,} answers to {cases:,} cases{'' if report.is_complete else ', not complete'}"
+    return f"{len(report.trials):,} trials of {cases:,} cases{'' if report.is_complete else ', not complete'}"
 
 
 def _list_scores(report: Report) -> Iterator[tuple[str, ...]]:

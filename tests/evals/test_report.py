@@ -165,7 +165,7 @@ class TestRendering:
         report = Report("new", ("exact",), trials, left=2)
         lines = render_lines(report, report.compare(make_report("old", {"a": 0, "b": 0})))
         assert lines == [
-            "new: 2 answers to 2 cases, not complete",
+            "new: 2 trials of 2 cases, not complete",
             "",
             "SCORE  MEAN   95% INTERVAL",
             "exact  0.500  [0.000, 1.000]",
