@@ -17,7 +17,7 @@ PYTEST := tools/in_memory.sh $(PY) -m pytest -n $(WORKERS) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 # The packages that are there; those that come later need no change here.
-TYPED  := $(wildcard supervisors cantrip_actors conformance bench tools examples tests/typed_answers.py)
+TYPED  := $(wildcard supervisors cantrip_actors conformance bench tools examples)
 LINTED := $(TYPED) $(wildcard tests)
 SUITES := $(wildcard conformance/suites/*.yaml)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import anyio
 
 from cantrip_actors import Cantrip, Circle, Gate, GateCall, Runtime, gate, scripted
-from cantrip_actors.testing import Crash, Process, every_crash_point, run_with_crashes
+from cantrip_actors.testing import Crash, Process, every_crash_point, run_with_crashes, virtual
 from cantrip_actors.wards import max_turns
 
 
@@ -145,3 +145,15 @@ async def find_breaking_crashes(shops: type[Shop]) -> list[Crash]:
         if books.parcels != {"tea": 1}:
             breaking.append(crash)
     return breaking
+
+
+def main() -> None:
+    """Print how many crashes break each shop, in virtual time."""
+    backend, options = virtual("asyncio")
+    for shops in (NotIdempotent, MarkedBefore, LostUpdate, EffectAfterCancel, Shop):
+        breaking = anyio.run(find_breaking_crashes, shops, backend=backend, backend_options=options)
+        print(f"{shops.__name__}: {len(breaking)} {'crash breaks' if len(breaking) == 1 else 'crashes break'} it")
+
+
+if __name__ == "__main__":
+    main()

@@ -106,7 +106,22 @@ async def main() -> None:
         print(
             assert_type((await entity.send("first")).result, int), assert_type((await entity.send("next")).result, int)
         )
+        async with runtime.stream(Cantrip(answers(9), answer=int, max_turns=3), "go") as run:
+            print(assert_type((await run.result()).result, int))
+
+
+def ask_without_await() -> None:
+    """Do the same in code without an event loop."""
+    with Runtime.blocking("memory:") as runtime:
+        print(assert_type(runtime.cast(Cantrip(answers(10), answer=int, max_turns=3), "go").result, int))
+        entity = runtime.invoke(Cantrip(answers(11, 12, 13), answer=int, max_turns=3), "first")
+        assert_type(entity.work.result().result, int)
+        print(assert_type(entity.episode().result, int), assert_type(entity.send("next").result, int))
+        print(assert_type(entity.post("last").result().result, int))
+        with runtime.stream(Cantrip(answers(14), answer=int, max_turns=3), "go") as run:
+            print(assert_type(run.result().result, int))
 
 
 if __name__ == "__main__":
     asyncio.run(main())
+    ask_without_await()

@@ -27,9 +27,8 @@ from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.wrapper import GateCall
-from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of
+from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of, watch
 from cantrip_actors.user_code.threads import GRACE
-from cantrip_actors.user_code.watching import watch
 
 ReportError = Callable[[str, str, BaseException], None]
 """Logs an exception of user code with its traceback. Arguments: what happened, the name of the gate, the exception."""

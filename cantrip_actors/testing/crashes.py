@@ -16,12 +16,13 @@ from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar, cast, ge
 import anyio
 from anyio.lowlevel import current_token
 
+from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.loom import MemoryStore, Store
 from cantrip_actors.loom.store import Postponed
 from cantrip_actors.runtime.face.runtime import Runtime
 from cantrip_actors.terms.arguments import check_kind, check_whole, is_number
 from cantrip_actors.terms.errors import LoomError
-from cantrip_actors.user_code.watching import WATCH, CodeKind
+from cantrip_actors.user_code.attempt import WATCH, CodeKind
 
 T = TypeVar("T")
 
@@ -86,7 +87,7 @@ class Crash:
             raise ValueError(f"after: expected seconds from 0 on, got {self.after!r}")
 
 
-class Crashed(LoomError):
+class Crashed(LoomError, GateError):
     """The process has crashed, because its test says so: it can write nothing any more."""
 
 
@@ -210,9 +211,12 @@ class Process:
         at = partial(Crash, gate=name, call=number) if kind == "gate" else partial(Crash, query=number)
         self._pass(at(at="start"))
         try:
-            return await _Steps(call(), partial(self._note_wait, at), self._is_over)
-        finally:
+            result = await _Steps(call(), partial(self._note_wait, at), self._is_over)
+        except Exception:
             self._pass(at(at="end"))
+            raise
+        self._pass(at(at="end"))
+        return result
 
     def _is_over(self) -> bool:
         return self.has_crashed

@@ -21,7 +21,9 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, NamedTuple, TypeVar
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
@@ -29,6 +31,14 @@ from anyio.lowlevel import RunVar
 from cantrip_actors.user_code.threads import run_in_thread
 
 T = TypeVar("T")
+
+CodeKind: TypeAlias = Literal["gate", "query"]
+
+CodeWatch: TypeAlias = Callable[[CodeKind, str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Does a call: its kind, the name of the gate or of the crystal, and the function that does it."""
+
+WATCH: Final[ContextVar[CodeWatch | None]] = ContextVar("cantrip_actors_watch", default=None)
+"""Who does the calls of the tasks below: `cantrip_actors.testing`, which crashes a process in the middle of one."""
 
 ENDING: Final = 1.0
 """Seconds in which a program that Ctrl-C ends begins to cancel its calls. Another program continues, as a service
@@ -42,6 +52,12 @@ class Failure(NamedTuple):
     """The exception that user code raised."""
 
     exception: BaseException
+
+
+def watch(kind: CodeKind, name: str, call: Callable[[], Awaitable[Any]]) -> Callable[[], Awaitable[Any]]:
+    """Return the function that does a call: as it is, or watched."""
+    watcher = WATCH.get()
+    return call if watcher is None else partial(watcher, kind, name, call)
 
 
 async def attempt(work: Callable[[], Awaitable[T]]) -> T | Failure:

@@ -15,7 +15,7 @@ from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 from cantrip_actors.terms.messages import Response
-from cantrip_actors.user_code.watching import watch
+from cantrip_actors.user_code import watch
 
 
 def make_retry_callback(
