@@ -35,9 +35,8 @@ class Shop:
         async def sell(item: str, call: GateCall) -> str:
             """Sell an item."""
             await anyio.sleep(1)
-            key = f"{call.entity_id} {call.id}"
-            if key not in self.books.keys:  # in one transaction of the database, with a unique index of the keys
-                self.books.keys.add(key)
+            if call.id not in self.books.keys:  # in one transaction of the database, with a unique index of the keys
+                self.books.keys.add(call.id)
                 self.books.parcels[item] += 1
             await anyio.sleep(1)
             return f"{item} is on its way"

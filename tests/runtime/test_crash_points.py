@@ -34,6 +34,7 @@ class TestPlantedBugs:
     async def test_an_effect_after_the_cancellation_is_found(self) -> None:
         assert Crash(gate="sell", at="inside", wait=1) in await find_breaking_crashes(EffectAfterCancel)
 
+    @pytest.mark.rule("Y-44")
     async def test_a_gate_that_keeps_the_rules_is_broken_by_no_crash(self) -> None:
         assert await find_breaking_crashes(Shop) == []
 
