@@ -44,7 +44,7 @@ SECTIONS = {
         "entities": ("entities", "List the long-lived entities, their states and last answers."),
         "resume": ("entities", "Resume entities that a crash interrupted."),
         "schedule": ("schedules", "Give entities work at times: once, repeatedly, or by cron."),
-        "eval": ("evals", "Cast a cantrip on many cases, score the answers, and compare."),
+        "eval": ("evals", "Cast a cantrip on many cases, score the answers, and report."),
         "dispatch": ("dispatch", "Dispatch work under a frozen contract, and follow it."),
     },
     "Decide for people": {
