@@ -12,8 +12,8 @@ from tests.http.serving import ECHO, token
 
 
 @pytest.fixture(
-    scope="package"
-)  # playwright's event loop runs in this thread as long as the browser: other folders' tests need theirs
+    scope="module"
+)  # playwright's event loop runs in this thread as long as the browser: other modules need theirs
 def chrome() -> Iterator[Any]:
     with browser() as started:
         yield started
