@@ -211,15 +211,12 @@ class Process:
         at = partial(Crash, gate=name, call=number) if kind == "gate" else partial(Crash, query=number)
         self._pass(at(at="start"))
         try:
-            result = await _Steps(call(), partial(self._note_wait, at), self._is_over)
+            result = await _Steps(call(), partial(self._note_wait, at), lambda: self.has_crashed and kind == "gate")
         except Exception:
             self._pass(at(at="end"))
             raise
         self._pass(at(at="end"))
         return result
-
-    def _is_over(self) -> bool:
-        return self.has_crashed
 
     def _pass(self, point: Crash) -> None:
         """Pass a point where the process may crash."""
@@ -237,7 +234,7 @@ class Process:
 
 
 class _Steps(Generator[Any, Any, T], Awaitable[T]):
-    """A coroutine, of which each wait is noted. It does not go on once its process is dead."""
+    """A coroutine, of which each wait is noted. In a gate of a dead process each wait ends in an error."""
 
     def __init__(self, call: Awaitable[T], note: Callable[[int], None], is_over: Callable[[], bool]) -> None:
         self._steps: Generator[Any, Any, T] = call.__await__()
@@ -250,8 +247,7 @@ class _Steps(Generator[Any, Any, T], Awaitable[T]):
     def send(self, value: Any) -> Any:
         """Go on until the next wait."""
         if self._waits and self._is_over():
-            self._steps.close()
-            raise Crashed(_CRASHED)
+            return self.throw(Crashed(_CRASHED))
         return self._wait(self._steps.send(value))
 
     def throw(self, *error: Any) -> Any:
