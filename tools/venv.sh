@@ -25,8 +25,8 @@ if [ ! -x "$venv/bin/python" ] || ! new_enough "$venv/bin/python"; then
   "$found" -m venv --clear "$venv"
 fi
 
-by_pip() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input --no-compile "$@"; }
 # as uv does, byte code is made when a module is first imported: most of the packages' modules never are
+by_pip() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-input --no-compile "$@"; }
 
 if command -v uv >/dev/null; then
   uv=uv
@@ -38,7 +38,14 @@ else
   echo "notice: pip cannot get uv: pip installs, which takes longer" >&2
 fi
 
-install() { if [ -n "$uv" ]; then VIRTUAL_ENV=$PWD/$venv $uv pip install --quiet "$@"; else by_pip "$@"; fi; }
+install() {
+  if [ -n "$uv" ]; then
+    VIRTUAL_ENV=$PWD/$venv $uv pip install --quiet "$@" && return
+    echo "notice: uv cannot install, perhaps because it does not read pip's settings: pip tries" >&2
+  fi
+  by_pip "$@"
+}
+
 # the lock names everything: a resolver would also look at newer releases of what is asked for with an extra, and refuse
 install --no-deps --require-hashes -r requirements.lock
 install --no-deps --no-build-isolation --editable packaging/supervisors --editable .
