@@ -6,7 +6,6 @@ Both hold for the whole process, so that they reach every runtime of an applicat
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -16,8 +15,8 @@ from cantrip_actors.terms.errors import CrystalError
 STAND_INS: Final[dict[str, Crystal]] = {}
 """The crystals that stand in, by the names of those whose place they take."""
 
-refusals: Final[Counter[str]] = Counter()
-"""How many tests that run refuse real queries, under the key "refuse"."""
+REFUSING: Final[list[object]] = []
+"""A mark of each block that is open and refuses real queries."""
 
 
 class RealQuery(CrystalError):
@@ -31,7 +30,7 @@ def find_stand_in(crystal: Crystal | str) -> Crystal | str:
 
 def check_query(provider: str, url: str) -> None:
     """Raise RealQuery if a test refuses queries to providers. One to this machine itself reaches no provider."""
-    if refusals["refuse"] and not _is_of_this_machine(urlsplit(url).hostname or ""):
+    if REFUSING and not _is_of_this_machine(urlsplit(url).hostname or ""):
         raise RealQuery(
             f"{provider}: a query to {urlsplit(url).hostname} was refused, because this test refuses real queries: "
             "give the cantrip a scripted crystal, or replace its crystal with testing.replace"

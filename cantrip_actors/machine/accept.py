@@ -54,7 +54,6 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.errors import InvalidIntent
 from cantrip_actors.terms.image import add_handles, select_named
 from cantrip_actors.terms.messages import ALIASES, ToolCall
-from cantrip_actors.terms.on_demand import resolve_call
 from cantrip_actors.terms.outcome import EndReason
 from cantrip_actors.terms.own_gates import DONE
 
@@ -176,21 +175,18 @@ def _begin(plan: Plan, state: State, live: Transient, moment: Moment, event: Beg
     if not isinstance(event.intent, str) or not event.intent.strip():
         raise InvalidIntent(f"intent is required: expected a text that says what to achieve, got {event.intent!r}")
     live.began = live.mark = moment.now
-    given = IntentGiven(plan.entity_id, event.intent, moment.at, *event[1:])
-    return [given] if state.has_header else [plan.make_header(moment.at), given]
+    intent = IntentGiven(plan.entity_id, event.intent, moment.at, *event[1:])
+    return [intent] if state.has_header else [plan.make_header(moment.at), intent]
 
 
 def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Replied) -> list[Record]:
     response = event.response.with_ids(state.conversation.said + 1)
-    calls = response.tool_calls
-    if calls and plan.circle.has_calls_by_name:
-        calls = tuple(map(resolve_call, calls))
     return [
         Utterance(
             entity_id=plan.entity_id,
             turn_id=make_turn_id(state, live),
             content=add_handles(response.content, response.images),
-            tool_calls=calls,
+            tool_calls=plan.circle.resolve_calls(response.tool_calls),
             code=extract_code(response, plan.shape.medium),
             thinking=response.thinking,
             usage=response.usage,

@@ -118,9 +118,7 @@ def _due_gate(
             return _due_delivered(plan, state, live, moment, gate, call, turn.requested, turn.decided)
         if turn.requested.round:
             inquired = Inquiry(turn.requested.round, turn.requested.state, turn.decided.decision, turn.decided.answer)
-        args = turn.requested.args if inquired else turn.decided.args
-        if args is not None:
-            call = msgspec.structs.replace(call, args=args)
+        call = turn.apply_decision(call)
     bound = gate.check(call)
     if isinstance(bound, Refused):
         return refuse(plan, state, live, moment, call, bound.reason)
@@ -390,7 +388,7 @@ def _due_fold(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
 def _due_children(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | Action:
     """Return the next step after a turn was split for children: cast them, or wait for them after a crash."""
     turn = state.turn
-    call = turn.calls[turn.next_call]
+    call = turn.apply_decision(turn.calls[turn.next_call])
     gate = plan.gates.get(call.gate)
     if gate is None:  # the entity was resumed with another cantrip
         return refuse(plan, state, live, moment, call, plan.circle.unavailable(call.gate))

@@ -119,7 +119,7 @@ def evolve_transient(live: Transient, record: Record, moment: Moment) -> None:
 
 
 def complete(plan: Plan, state: State, live: Transient, record: Record) -> Record:
-    """Return a record of a step with what depends on the state: unbooked usage, and whether children go on after it."""
+    """Return a record of a step with facts from the state: unbooked usage, and whether children still work."""
     record = _book_usage(live, record)
     if not (state.background and plan.lasting):
         return record
@@ -385,6 +385,7 @@ def _start_child(shape: Shape, state: State, record: ChildStarted) -> None:  # n
     state.spawned += 1
     call = next((call for call in state.turn.calls if call.id == record.tool_call_id), None)
     if record.background and call is not None:
+        call = state.turn.apply_decision(call)
         child = BackgroundChild(record.turn_id, call, record.index, state.episode.number)
         state.background[record.child_id] = child
 

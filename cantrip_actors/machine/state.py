@@ -329,9 +329,17 @@ class Turn(msgspec.Struct):
     finished: Observation | None = None
     """The observation of `done`, until the turn is committed."""
 
+    def apply_decision(self, call: ToolCall) -> ToolCall:
+        """Return the call under way with the arguments that it has since a person decided about it."""
+        requested, decided = self.requested, self.decided
+        if requested is None or decided is None:
+            return call
+        args = requested.args if requested.round else decided.args
+        return call if args is None else msgspec.structs.replace(call, args=args)
+
 
 class BackgroundChild(NamedTuple):
-    """A child that works in the background, and whose answer has not come in."""
+    """A child that works in the background, until its answer comes in."""
 
     turn_id: str
     """The turn that its first turn follows."""

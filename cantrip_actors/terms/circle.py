@@ -21,8 +21,8 @@ from cantrip_actors.terms.companion import Companion
 from cantrip_actors.terms.errors import InvalidCantrip, find_nearest, suggest_nearest
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import gate
-from cantrip_actors.terms.messages import ALIASES, ToolDefinition
-from cantrip_actors.terms.on_demand import FIND_GATES, USE_GATE, bind_catalogue, is_own_gate
+from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
+from cantrip_actors.terms.on_demand import FIND_GATES, USE_GATE, bind_catalogue, is_own_gate, resolve_call
 from cantrip_actors.terms.own_gates import DELEGATION, DONE, expand_set, needs_children
 from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
@@ -260,6 +260,10 @@ class Circle:
     def has_calls_by_name(self) -> bool:
         """Whether its entity calls gates with `use_gate`."""
         return is_own_gate(self.open_gates.get(USE_GATE.name), USE_GATE)
+
+    def resolve_calls(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """Return the calls of an answer, each of `use_gate` as the call of the gate that it names."""
+        return tuple(map(resolve_call, calls)) if calls and self.has_calls_by_name else calls
 
     @cached_property
     def hidden(self) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """Crashes of a process, at any write to its loom and at any wait of its gates and queries.
 
 A crash takes no real process: after it the runtimes of the program write nothing any more, as after `kill -9`, no gate
-goes on, and the program is cancelled. `run_with_crashes` then runs the program again, as a supervisor of processes
+continues, and the program is cancelled. `run_with_crashes` then runs the program again, as a supervisor of processes
 would.
 """
 
@@ -57,7 +57,8 @@ class Crash:
         after: seconds since the process began.
 
     Raises:
-        ValueError: not exactly one of `write`, `gate`, `query` and `after` is there, or a value is none that it may be.
+        ValueError: not exactly one of `write`, `gate`, `query` and `after` is there, a value is outside of its range,
+            or an argument is for another kind of crash, which would never come.
     """
 
     write: int | None = None
@@ -85,6 +86,19 @@ class Crash:
             raise ValueError(f"at: expected {', '.join(map(repr, get_args(CodeMoment)))}, got {self.at!r}")
         if self.after is not None and not (is_number(self.after) and self.after >= 0):
             raise ValueError(f"after: expected seconds from 0 on, got {self.after!r}")
+        self._check_place()
+
+    def _check_place(self) -> None:
+        """Refuse arguments of another kind of crash: no moment would equal this one."""
+        is_in_code = self.gate is not None or self.query is not None
+        if self.recorded and self.write is None:
+            raise ValueError("recorded: expected it with write only")
+        if self.call != 1 and self.gate is None:
+            raise ValueError("call: expected it with gate only")
+        if self.at != "inside" and not is_in_code:
+            raise ValueError("at: expected it with gate or query only")
+        if self.wait != 1 and not (is_in_code and self.at == "inside"):
+            raise ValueError('wait: expected it with at="inside" of a gate or a query only')
 
 
 class Crashed(LoomError, GateError):
@@ -206,8 +220,9 @@ class Process:
 
     async def _do(self, kind: CodeKind, name: str, call: Callable[[], Awaitable[T]]) -> T:
         """Do a call of a gate, or a query, and crash in it if that is due."""
-        self._calls[kind, name if kind == "gate" else ""] += 1
-        number = self._calls[kind, name if kind == "gate" else ""]
+        counted = name if kind == "gate" else ""  # queries are counted together
+        self._calls[kind, counted] += 1
+        number = self._calls[kind, counted]
         at = partial(Crash, gate=name, call=number) if kind == "gate" else partial(Crash, query=number)
         self._pass(at(at="start"))
         try:
@@ -234,7 +249,7 @@ class Process:
 
 
 class _Steps(Generator[Any, Any, T], Awaitable[T]):
-    """A coroutine, of which each wait is noted. In a gate of a dead process each wait ends in an error."""
+    """A coroutine whose waits are noted. In a gate of a dead process each wait ends in an error."""
 
     def __init__(self, call: Awaitable[T], note: Callable[[int], None], is_over: Callable[[], bool]) -> None:
         self._steps: Generator[Any, Any, T] = call.__await__()
@@ -245,7 +260,7 @@ class _Steps(Generator[Any, Any, T], Awaitable[T]):
         return self
 
     def send(self, value: Any) -> Any:
-        """Go on until the next wait."""
+        """Run until the next wait."""
         if self._waits and self._is_over():
             return self.throw(Crashed(_CRASHED))
         return self._wait(self._steps.send(value))
@@ -275,8 +290,8 @@ async def run_with_crashes(program: Callable[[Process], Awaitable[T]], crashes: 
     """Run a program until it has ended, and crash it on the way: the first life at the first crash, and so on.
 
     A life that crashes is cancelled, and what it raises has no effect; the program is then called again, as a new
-    process, to continue from the loom. The life after the last crash runs to its end, and so does one that has fewer
-    writes than its crash says: then the later crashes are not needed.
+    process, to continue from the loom. The life after the last crash runs to its end, and so does a life in which its
+    crash does not come: then the later crashes are not needed.
 
     Args:
         program: the whole program, as `main` would be: it opens its runtimes, each given to `process.attach`, and
@@ -301,6 +316,9 @@ async def every_crash_point(program: Callable[[Process], Awaitable[object]]) -> 
 
     These are its writes, each of them twice (`recorded` or not), the waits of its gates and queries, and the moments
     before and after them. `run_with_crashes(program, [crash])` for each of them is the sweep of all single crashes.
+
+    This run has all effects of the program, and so has each run of the sweep: clear what a test counts before each
+    one, and if the loom is a file, give each run a new one.
     """
     process = Process()
     await process._live(program, [])  # noqa: SLF001  # of this module

@@ -6,7 +6,8 @@ over: the value may not fit then, and the entity observes that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ DEEPEST = 5
 
 def make_value(schema: Mapping[str, Any]) -> Any:
     """Return a value that fits a schema, always the same one: the shortest with all that is required."""
-    return _make(schema, schema)
+    return _make(schema, schema, 0)
 
 
 def make_values(schema: Mapping[str, Any]) -> SearchStrategy[Any]:
@@ -30,7 +31,7 @@ def make_values(schema: Mapping[str, Any]) -> SearchStrategy[Any]:
 
 
 def _follow(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema itself; an anonymous one allows anything."""
+    """Return the schema that a node stands for; an empty one, which allows anything, if it leads nowhere."""
     for _ in range(20):
         if not isinstance(node, Mapping):
             return {}
@@ -57,40 +58,53 @@ def _list_choices(node: Mapping[str, Any]) -> list[Any]:
 def _find_type(node: Mapping[str, Any]) -> str:
     kind = node.get("type")
     if isinstance(kind, list):
-        kind = next((one for one in kind if one != "null"), "null")
+        kind = next((name for name in kind if name != "null"), "null")
     return str(kind or ("object" if "properties" in node else "string"))
 
 
-def _make(node: Any, root: Mapping[str, Any]) -> Any:
+def _make(node: Any, root: Mapping[str, Any], depth: int) -> Any:
     node = _follow(node, root)
     if values := _list_values(node):
         return values[0]
     if choices := _list_choices(node):
-        return _make(choices[0], root)
-    make = _MAKERS.get(_find_type(node))
-    return _make_text(node) if make is None else make(node, root)
+        # a schema that contains itself has a choice in which it ends
+        return _make(min(choices, key=_leads_on) if depth > DEEPEST else choices[0], root, depth + 1)
+    kind = _find_type(node)
+    if kind == "object" and depth <= 2 * DEEPEST:
+        properties = node.get("properties", {})
+        return {name: _make(properties.get(name), root, depth + 1) for name in node.get("required", ())}
+    if kind == "array" and depth <= 2 * DEEPEST:
+        first = [_make(item, root, depth + 1) for item in node.get("prefixItems", ())]
+        rest = range(node.get("minItems", 0) - len(first))
+        return [*first, *(_make(node.get("items"), root, depth + 1) for _ in rest)]
+    return _make_plain(kind, node)
 
 
-def _make_object(node: Mapping[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
-    properties = node.get("properties", {})
-    return {name: _make(properties.get(name), root) for name in node.get("required", ())}
+def _leads_on(choice: Any) -> bool:
+    return isinstance(choice, Mapping) and bool(choice.keys() & {"$ref", "properties", "items", "prefixItems"})
 
 
-def _make_array(node: Mapping[str, Any], root: Mapping[str, Any]) -> list[Any]:
-    first = [_make(item, root) for item in node.get("prefixItems", ())]
-    return [*first, *(_make(node.get("items"), root) for _ in range(node.get("minItems", 0) - len(first)))]
+def _make_plain(kind: str, node: Mapping[str, Any]) -> Any:
+    if kind == "string":
+        return _make_text(node)
+    if kind in ("integer", "number"):
+        return _make_number(kind, node)
+    return {"boolean": True, "object": {}, "array": []}.get(kind)
 
 
-def _make_number(node: Mapping[str, Any], root: Mapping[str, Any]) -> float:  # noqa: ARG001  # as the others
-    step = node.get("multipleOf", 1)
-    if "minimum" in node:
-        least = node["minimum"]
-    elif "exclusiveMinimum" in node:
-        least = node["exclusiveMinimum"] + step
-    else:
-        least = min(1, node.get("maximum", 1), node.get("exclusiveMaximum", 2) - step)
-    value: float = -(-least // step) * step if "multipleOf" in node else least
-    return value
+def _make_number(kind: str, node: Mapping[str, Any]) -> float:
+    """Return a number within the bounds, as near to 1 as they allow."""
+    low, high = _find_whole_bounds(node) if kind == "integer" else _find_bounds(node)
+    least = -math.inf if low is None else low
+    most = math.inf if high is None else high
+    number: float = min(max(1, least), most)
+    step = node.get("multipleOf")
+    if step is not None:
+        number = step * math.ceil(number / step)
+    excluded = (node.get("exclusiveMinimum"), node.get("exclusiveMaximum"))
+    if number in excluded:  # of an integer, the bounds belong to it
+        number = (max(least, number - 1) + min(most, number + 1)) / 2 if step is None else number + step
+    return number
 
 
 _FORMATS = {
@@ -105,17 +119,7 @@ _FORMATS = {
 
 def _make_text(node: Mapping[str, Any]) -> str:
     text = _FORMATS.get(str(node.get("format")), "text")
-    return text.ljust(node.get("minLength", 0), "x")[: node.get("maxLength", len(text) + node.get("minLength", 0))]
-
-
-_MAKERS: Mapping[str, Callable[[Mapping[str, Any], Mapping[str, Any]], Any]] = {
-    "object": _make_object,
-    "array": _make_array,
-    "integer": _make_number,
-    "number": _make_number,
-    "boolean": lambda _node, _root: True,
-    "null": lambda _node, _root: None,
-}
+    return text.ljust(node.get("minLength", 0), "x")[: node.get("maxLength")]
 
 
 def _make_strategy(node: Any, root: Mapping[str, Any], depth: int) -> SearchStrategy[Any]:
@@ -126,7 +130,7 @@ def _make_strategy(node: Any, root: Mapping[str, Any], depth: int) -> SearchStra
         return st.sampled_from(values)
     choices = _list_choices(node)
     if depth > DEEPEST:  # a schema that contains itself
-        return st.just(_make(node, root))
+        return st.just(_make(node, root, DEEPEST))
     if choices:
         return st.one_of([_make_strategy(choice, root, depth + 1) for choice in choices])
     kind = _find_type(node)
@@ -134,23 +138,31 @@ def _make_strategy(node: Any, root: Mapping[str, Any], depth: int) -> SearchStra
         return _make_objects(node, root, depth)
     if kind == "array" and "prefixItems" not in node:
         return _make_arrays(node, root, depth)
-    return _make_plain(kind, node, root)
+    return _make_plain_values(kind, node, root)
 
 
-def _make_plain(kind: str, node: Mapping[str, Any], root: Mapping[str, Any]) -> SearchStrategy[Any]:
+def _make_plain_values(kind: str, node: Mapping[str, Any], root: Mapping[str, Any]) -> SearchStrategy[Any]:
     from hypothesis import strategies as st
 
     if kind == "boolean":
         return st.booleans()
     if kind == "integer" and "multipleOf" not in node:
-        return st.integers(*_find_bounds(node, 1))
+        return st.integers(*_find_whole_bounds(node))
     if kind == "number" and "multipleOf" not in node:
-        return st.floats(*_find_bounds(node, 0.5), allow_nan=False, allow_infinity=False)
+        low, high = _find_bounds(node)
+        return st.floats(
+            low,
+            high,
+            allow_nan=False,
+            allow_infinity=False,
+            exclude_min="exclusiveMinimum" in node,
+            exclude_max="exclusiveMaximum" in node,
+        )
     if kind == "string" and "pattern" in node:
         return st.from_regex(node["pattern"])
     if kind == "string" and "format" not in node:
         return st.text(min_size=node.get("minLength", 0), max_size=node.get("maxLength"))
-    return st.just(_make(node, root))
+    return st.just(_make(node, root, 0))
 
 
 def _make_arrays(node: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> SearchStrategy[Any]:
@@ -171,7 +183,16 @@ def _make_objects(node: Mapping[str, Any], root: Mapping[str, Any], depth: int) 
     return st.fixed_dictionaries(must, optional=may)
 
 
-def _find_bounds(node: Mapping[str, Any], step: float) -> tuple[Any, Any]:
-    least = node.get("minimum", node["exclusiveMinimum"] + step if "exclusiveMinimum" in node else None)
-    most = node.get("maximum", node["exclusiveMaximum"] - step if "exclusiveMaximum" in node else None)
-    return least, most
+def _find_bounds(node: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return the bounds of a number, whether or not they belong to it."""
+    return node.get("exclusiveMinimum", node.get("minimum")), node.get("exclusiveMaximum", node.get("maximum"))
+
+
+def _find_whole_bounds(node: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """Return the bounds of an integer, which belong to it."""
+    low, high = _find_bounds(node)
+    if low is not None:
+        low = math.floor(low) + 1 if "exclusiveMinimum" in node else math.ceil(low)
+    if high is not None:
+        high = math.ceil(high) - 1 if "exclusiveMaximum" in node else math.floor(high)
+    return low, high

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.crystal.scripted import Scripted, scripted
-from cantrip_actors.crystal.stand_ins import STAND_INS, RealQuery, refusals
+from cantrip_actors.crystal.stand_ins import REFUSING, STAND_INS, RealQuery
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -77,8 +77,9 @@ def wild(circle: Circle) -> SearchStrategy[dict[str, Any]]:
 def obedient(circle: Circle) -> Scripted:
     """Return a crystal that calls each gate of the circle once, in order, with arguments that fit, and then `done`.
 
-    It shows whether every gate takes what its schema allows. Each entity begins with the first gate. Gates of the
-    runtime, such as `call_agent` and `question`, are left out.
+    It shows whether every gate takes the arguments that its schema allows. Each entity begins with the first gate.
+    Gates of the runtime, such as `call_agent` and `question`, are left out. A text with a `pattern` is not made to fit
+    it: the entity observes what is wrong.
 
     Raises InvalidCantrip for a circle that runs programs: there a model writes no calls.
     """
@@ -133,8 +134,9 @@ def refuse_real_queries() -> Iterator[None]:
             with refuse_real_queries():
                 yield
     """
-    refusals["refuse"] += 1
+    mark = object()
+    REFUSING.append(mark)
     try:
         yield
     finally:
-        refusals["refuse"] -= 1
+        REFUSING.remove(mark)

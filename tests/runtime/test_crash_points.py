@@ -110,6 +110,10 @@ async def test_a_process_dies_after_some_seconds_wherever_it_is() -> None:
         (lambda: Crash(gate="look", wait=0), "wait: expected a whole number"),
         (lambda: Crash(gate="look", at="middle"), "at: expected 'start', 'inside', 'end', got 'middle'"),
         (lambda: Crash(after=-1), "after: expected seconds from 0 on, got -1"),
+        (lambda: Crash(gate="look", recorded=True), "recorded: expected it with write only"),
+        (lambda: Crash(query=1, call=2), "call: expected it with gate only"),
+        (lambda: Crash(1, at="end"), "at: expected it with gate or query only"),
+        (lambda: Crash(gate="look", at="end", wait=2), 'wait: expected it with at="inside" of a gate or a query only'),
     ],
 )
 def test_a_crash_that_cannot_be_is_refused(make: Any, problem: str) -> None:

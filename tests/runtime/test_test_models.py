@@ -162,3 +162,34 @@ async def test_stand_ins_and_refusals_end_with_their_block() -> None:
 async def _ask() -> Any:
     async with Runtime.open("memory:") as runtime:
         return (await runtime.cast(QUOTING, "tea?")).result
+
+
+class Node(BaseModel):
+    share: Annotated[float, Field(gt=0, le=0.3)]
+    weight: Annotated[int, Field(gt=1, lt=3)]
+    steps: Annotated[int, Field(gt=0, multiple_of=5)]
+    next: Node | None
+
+
+@gate
+async def walk(node: Node) -> str:
+    """Walk along nodes that contain each other."""
+    calls.append({"node": node})
+    return "walked"
+
+
+WALK = Circle(["done", walk], [max_turns(4)])
+
+
+async def test_an_obedient_model_keeps_to_narrow_bounds_and_ends_schemas_that_contain_themselves() -> None:
+    calls.clear()
+    async with Runtime.open("memory:") as runtime:
+        episode = await runtime.cast(Cantrip(obedient(WALK), circle=WALK), "go")
+    assert episode.thread[0].observation == "walked"
+    assert (calls[0]["node"].weight, calls[0]["node"].steps) == (2, 5)
+
+
+@settings(max_examples=30)
+@given(wild(WALK))
+def test_wild_answers_are_made_of_schemas_that_contain_themselves(answer: dict[str, Any]) -> None:
+    assert answer.keys() <= {"content", "tool_calls"}

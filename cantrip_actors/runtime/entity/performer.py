@@ -72,7 +72,6 @@ from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here, Pinned
 from cantrip_actors.terms.errors import AskCycle, Unavailable
 from cantrip_actors.terms.messages import Invocation, Response, Usage
-from cantrip_actors.terms.on_demand import resolve_call
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.own_gates import ASK, COMPACT, RECALL, needs_children
 from cantrip_actors.terms.wrapping import Fence
@@ -358,7 +357,7 @@ class Performer:
             self._is_querying = False
         if isinstance(reply, Response):
             cell.error = None  # that of a context that was too long is mended
-            for call in map(resolve_call, reply.tool_calls):
+            for call in cell.plan.circle.resolve_calls(reply.tool_calls):
                 await self._environment.requests.prepare(call.gate, call.args)
             return Replied(reply) if reply.handle is None else Posted(reply.handle)
         cell.error = reply
