@@ -23,7 +23,7 @@ class Books:
 
 
 class Shop:
-    """A shop that keeps the rules: it does all in one step, once for each call, whose id is the same after a crash."""
+    """A shop that keeps the rules: one step, done once for each call. A crash does not change the id of a call."""
 
     def __init__(self, books: Books) -> None:
         self.books = books

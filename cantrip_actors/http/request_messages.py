@@ -67,10 +67,10 @@ def parse_messages(
         _RequestMessage(where, _find_role(where, message), message)
         for where, message in zip(places, messages, strict=True)
     ]
-    if call.service.system_messages == "refuse" and any(one.role == "system" for one in request):
+    if call.service.system_messages == "refuse" and any(message.role == "system" for message in request):
         text = "this service refuses system messages: cantrips have their own"
         raise Problem(400, "unsupported_value", text, param=param)
-    reply = 1 + max((number for number, one in enumerate(request) if one.role == "assistant"), default=-1)
+    reply = 1 + max((number for number, message in enumerate(request) if message.role == "assistant"), default=-1)
     results = _read_results(request[reply:], param)
     if results:
         news = [past for past in _read_history(request[reply:]) if past["role"] in ("user", "system")]
@@ -122,7 +122,7 @@ def _find_intent(request: Sequence[_RequestMessage], param: str) -> ChatInput:
     end = next((past["role"] for past in reversed(history) if past["role"] != "system"), None)
     if end == "tool":
         return ChatInput(CONTINUE, history)
-    if not any(one.role == "user" for one in request):
+    if not any(message.role == "user" for message in request):
         raise Problem(400, "invalid", f"{param}: expected a message of the user", param=param)
     final = request[-1]
     if end is None or (final.role == "user" and not _read_content(final.where, final.fields.get("content"))):

@@ -85,9 +85,9 @@ def _find_item(call: HttpCall, where: str, id: str, texts: set[str]) -> Iterator
         if utterance.content and utterance.turn_id not in texts:
             yield _make_message(utterance.content)
         texts.add(utterance.turn_id)
-        made = next(one for one in utterance.tool_calls if one.id == call_id)
+        tool_call = next(tool_call for tool_call in utterance.tool_calls if tool_call.id == call_id)
         name = f"{CALL}{entity_id}.{call_id}"
-        yield {"type": "function_call", "call_id": name, "name": made.gate, "arguments": made.arguments}
+        yield {"type": "function_call", "call_id": name, "name": tool_call.gate, "arguments": tool_call.arguments}
         return
     work = _find_work(call, where, id.partition("_")[2])
     if work.id not in texts:

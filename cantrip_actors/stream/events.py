@@ -258,7 +258,7 @@ class RequestedEvent(StepEvent, frozen=True, gc=False):
 
     @property
     def kind(self) -> RequestKind:
-        """What it is about: the approval of a call, a question, or a deferred call."""
+        """The kind of the request: the approval of a call, a question, or a deferred call."""
         return "deferred" if self.is_deferred else "question" if self.is_question else "approval"
 
 

@@ -56,9 +56,9 @@ def live(life: Life) -> None:
 
 
 def warm_up() -> None:
-    """Run the smallest workload in this process, so that its forks need not import and compile what a first run does.
+    """Run the smallest workload in this process, so that its forks need not import and compile again.
 
-    The loom is in memory: it is none of those that are watched, and no thread is left.
+    The loom is in memory: nobody watches it, and no thread is left.
     """
     with tempfile.TemporaryDirectory(prefix="crash-") as folder:
         fate = Fate()

@@ -1,4 +1,4 @@
-"""Files of cases and of evaluations: what they may have, and every mistake with its line."""
+"""Files of cases and of evaluations: their keys, and every mistake with its line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Evaluations: what is asked and paid for, what a score is, and how one continues where it was killed."""
+"""Evaluations: their questions and costs, their scores, and how one continues after it was killed."""
 
 import json
 from collections import Counter

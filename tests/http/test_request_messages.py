@@ -247,7 +247,7 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-async def test_what_no_history_can_have_is_refused_with_its_place(name: str) -> None:
+async def test_a_part_that_cannot_be_in_a_history_is_refused_with_its_place(name: str) -> None:
     path, body, problem = REFUSED[name]
     async with served([noting([])]) as on:
         error = (await on.post(f"/v1/{path}", {"model": "notes", **body}, 400))["error"]

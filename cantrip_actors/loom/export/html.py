@@ -139,7 +139,9 @@ def _build_items(entries: list[Entry], rewards: dict[str, list[Rewarded]]) -> It
             said: dict[str, Any] = {"kind": entry.kind, "text": entry.text} | _build_images(entry.images)
             if entry.kind == "intent":
                 said["context"] = "" if entry.context is None else as_text(entry.context)
-                said["history"] = [_build_past(one) for item in entry.history for one in (item.message, *item.results)]
+                said["history"] = [
+                    _build_past(past) for item in entry.history for past in (item.message, *item.results)
+                ]
             yield said if entry.kind == "cut" else said | {"at": entry.at}
 
 

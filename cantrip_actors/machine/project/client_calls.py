@@ -26,8 +26,8 @@ def find_call_result(records: Iterable[Record], call_id: str) -> GateFinished | 
 
 def find_utterance_of(records: Iterable[Record], call_id: str) -> Utterance | None:
     """Return the answer of an entity's crystal that made a call."""
-    said = (record for record in records if isinstance(record, Utterance))
-    return next((one for one in said if any(call.id == call_id for call in one.tool_calls)), None)
+    utterances = (record for record in records if isinstance(record, Utterance))
+    return next((answer for answer in utterances if any(call.id == call_id for call in answer.tool_calls)), None)
 
 
 def find_newest_utterance(records: Sequence[Record]) -> Utterance | None:
