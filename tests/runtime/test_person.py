@@ -1,4 +1,4 @@
-"""A circle with a person: the text of an utterance is shown to a person, whose reply is the observation (SPEC 4.1)."""
+"""A circle with a person: the text of an utterance is shown to a person, whose reply is the observation."""
 
 from itertools import pairwise
 from pathlib import Path
