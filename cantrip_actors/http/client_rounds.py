@@ -49,7 +49,7 @@ LOOK: Final = 0.5
 """Seconds between two looks for what an entity waits for, which another process may run."""
 
 
-class Pause(NamedTuple):
+class ClientPause(NamedTuple):
     """Where an episode waits for its client: for calls that the client carries out, or for the reply to a `text`."""
 
     calls: tuple[ToolCallItem, ...] = ()
@@ -68,7 +68,7 @@ async def rest(
     results: Results,
     *,
     can_reply: bool = False,
-) -> Pause | None:
+) -> ClientPause | None:
     """Wait until an episode has ended, and return None; or until it waits for its client. With `can_reply` the client
     replies to its utterances.
 
@@ -78,7 +78,7 @@ async def rest(
     if not tools and not can_reply:
         await episode()
         return None
-    pause: Pause | None = None
+    pause: ClientPause | None = None
     failed: CantripError | None = None
 
     async def watch() -> None:
@@ -100,7 +100,7 @@ async def rest(
 
 async def _find_pause(
     call: HttpCall, entity_id: str, tools: Mapping[str, Gate], results: Results, *, can_reply: bool
-) -> Pause:
+) -> ClientPause:
     """Deliver the results that are there, as the entity comes to wait for them; return the calls without one, or the
     utterance that waits for a reply.
     """
@@ -116,10 +116,10 @@ async def _find_pause(
             if ready:
                 continue
             if waiting:
-                return Pause(await call.read(partial(_list_calls, call, waiting, tools)))
+                return ClientPause(await call.read(partial(_list_calls, call, waiting, tools)))
             utterance = await call.read(partial(find_utterance, runtime, entity_id)) if can_reply else None
             if utterance is not None:
-                return Pause(text=utterance.text)
+                return ClientPause(text=utterance.text)
             with anyio.move_on_after(LOOK):
                 await anext(news)
 
