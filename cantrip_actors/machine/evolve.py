@@ -65,6 +65,7 @@ from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
+from cantrip_actors.terms.medium import has_programs, read_medium
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
 from cantrip_actors.terms.own_gates import CALL_AGENT
 from cantrip_actors.terms.period import is_granted
@@ -167,7 +168,7 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
     _append(shape, state, Message("user", record.intent, images=record.own_images))
     if record.context is not None:
         state.sandbox.data = record.context
-        if _find_medium(shape, state) == "tools":  # a code circle has it as a variable
+        if not has_programs(_find_medium(shape, state)):  # a code circle has it as a variable
             _append(shape, state, Message("user", f"context:\n{as_text(record.context)}"))
     if is_first:
         conversation.head = len(conversation.context)
@@ -228,7 +229,7 @@ def _utter(shape: Shape, state: State, record: Utterance) -> None:
     state.usage = state.usage + usage
     turn = state.turn = Turn()
     turn.id = turn.utterance_id = record.turn_id
-    if record.code is None or record.tool_calls or _find_medium(shape, state) == "tools":
+    if record.code is None or record.tool_calls or not has_programs(_find_medium(shape, state)):
         turn.calls = record.tool_calls
         state.phase = Phase.ACTING
         return
@@ -504,7 +505,7 @@ def _forget(shape: Shape, state: State, record: ForgottenRecord) -> None:  # noq
 
 def _use(state: State, record: Header | Adopted) -> None:
     state.cantrip_id, state.cantrip_name = record.cantrip_id, record.cantrip_name
-    state.medium = record.circle.get("medium", "tools")
+    state.medium = read_medium(record.circle)
 
 
 def _find_medium(shape: Shape, state: State) -> str:

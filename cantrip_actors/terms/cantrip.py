@@ -196,7 +196,7 @@ class Cantrip(Generic[Answer_co]):
         gate = find_named_gate(self.call.tool_choice)
         if gate is None:
             return
-        if self.circle.medium != "tools":
+        if self.circle.has_programs:
             raise InvalidCantrip(f'tool_choice "gate:{gate}": a program calls the gates here; leave it out')
         server = next((server for server in self.circle.servers if server.owns(gate)), None)
         if gate in self.circle.hidden or (server is not None and server.on_demand):

@@ -34,7 +34,24 @@ _ESCAPED: Final = 6
 
 def make_medium() -> Medium:
     """Return the Python medium. Opening a sandbox starts no process: its first step does."""
-    return Medium("python", ENGINE, write_capability, PythonSandbox)
+    return PythonMedium()
+
+
+class PythonMedium(Medium):
+    """Python programs, in the interpreter Monty."""
+
+    name = "python"
+
+    def __init__(self) -> None:
+        self.engine = ENGINE
+
+    def capability(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
+        """Return the text for the entity."""
+        return write_capability(gates, limits)
+
+    def open(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> PythonSandbox:
+        """Return a new, empty sandbox."""
+        return PythonSandbox(gates, limits)
 
 
 class PythonSandbox:

@@ -24,7 +24,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from cantrip_actors.circle.gate_call import ReportError
-from cantrip_actors.circle.medium import Exceeded, ProgramLimits, Raised, Sandbox, Stepped, Suspended, medium
+from cantrip_actors.circle.medium import Exceeded, ProgramLimits, Raised, Sandbox, Stepped, Suspended, load_medium
 from cantrip_actors.machine.actions import Answer, Compute, Run, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
 from cantrip_actors.records.blob import Snapshot, make_reference
@@ -177,7 +177,9 @@ class CircleActor(GatesActor):
             sandbox.limits = usual
 
     def _open_sandbox(self) -> tuple[str, Sandbox]:
-        chosen = medium(self._circle.medium, self._circle.jail)
+        language = self._circle.language
+        assert language is not None, "only a circle with programs has sandboxes"
+        chosen = load_medium(language)
         return chosen.engine, chosen.open(self._circle.all_definitions, ProgramLimits.under(self._circle.resolved))
 
     async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:
