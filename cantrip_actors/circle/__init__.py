@@ -7,7 +7,7 @@ from cantrip_actors.circle.gates.files import list_files, read, search, write
 from cantrip_actors.circle.gates.skills import make_skill_gate
 from cantrip_actors.circle.medium import read_medium_argument
 from cantrip_actors.terms.gate import provide
-from cantrip_actors.terms.medium import provide_mediums
+from cantrip_actors.terms.languages import provide_mediums
 from cantrip_actors.terms.skill import provide_skills
 
 __all__ = ["GateError", "echo", "fetch", "list_files", "read", "run_gate", "search", "write"]

@@ -37,7 +37,7 @@ from cantrip_actors.circle.step import (
 from cantrip_actors.machine.actions import Answer
 from cantrip_actors.terms.arguments import check, show
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
-from cantrip_actors.terms.medium import BuiltIn, Language, MediumName, find_language
+from cantrip_actors.terms.languages import BuiltIn, Language, MediumName, find_language
 from cantrip_actors.terms.messages import ToolDefinition
 
 __all__ = [
@@ -150,19 +150,17 @@ _NEEDS: Final = {
 """What each medium of this package needs, and the extra that installs it. A medium is imported on first use."""
 
 
-def medium(name: str, jail: str | None = None) -> Medium:
-    """Return the medium of that name. Raises InvalidCantrip, with what is missing, if it is not available here.
+def medium(chosen: str | Language, jail: str | None = None) -> Medium:
+    """Return the medium of that name, or the one whose language a circle has.
 
     `jail` names the mechanism that must confine a shell; without it, the strongest one that works here is used.
+
+    Raises:
+        InvalidCantrip: it is not available here; the text says what is missing.
     """
-    language = find_language(name, {} if jail is None else {"jail": jail})
+    language = find_language(chosen, {} if jail is None else {"jail": jail})
     if language is None:
-        raise InvalidCantrip(f'medium "{name}" has no programs')
-    return load_medium(language)
-
-
-def load_medium(language: Language) -> Medium:
-    """Return the medium whose language this is. Raises InvalidCantrip, with what is missing, if it cannot be had."""
+        raise InvalidCantrip(f'medium "{chosen}" runs no programs')
     if not isinstance(language, BuiltIn):
         return cast("Medium", language)
     name = language.name
@@ -193,7 +191,8 @@ def validate_medium(medium: Any) -> Medium:
         raise InvalidCantrip(f"unknown medium {show(medium)}: expected a name, or a Medium; {text}")
     fits = isinstance(medium.name, str) and _NAME.fullmatch(medium.name) is not None
     check(fits, "medium: name", "lower-case letters, digits, - and _", medium.name, InvalidCantrip)
-    if medium.name in get_args(MediumName):
+    is_own = type(medium).__module__.startswith("cantrip_actors.circle.")
+    if medium.name in get_args(MediumName) and not is_own:
         raise InvalidCantrip(f'medium "{medium.name}": a medium of this package has that name: choose another one')
     settings = medium.settings
     fits = isinstance(settings, Mapping) and is_plain(dict(settings)) and not _RECORDED & settings.keys()

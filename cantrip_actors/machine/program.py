@@ -14,7 +14,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from cantrip_actors.terms.medium import Language
+from cantrip_actors.terms.languages import Language
 from cantrip_actors.terms.messages import Response, as_text
 
 PREVIEW = 8_000

@@ -36,8 +36,8 @@ from cantrip_actors.terms.context import Fading, Shared, ShownBound
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import Gate, Refused
+from cantrip_actors.terms.languages import DEFAULT, read_medium
 from cantrip_actors.terms.mcp_approvals import list_callable_gates
-from cantrip_actors.terms.medium import DEFAULT, read_medium
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.terms.own_gates import DONE, RECALL
 from cantrip_actors.terms.value import Value
@@ -323,6 +323,8 @@ class Turn(msgspec.Struct):
     """The handle of a query that the crystal will answer later."""
     coded: bool = False
     """Whether the utterance was a program."""
+    is_spoken: bool = False
+    """Whether the call is the text of the utterance, for a person."""
     program: Program | None = None
     """The program that runs, in a code circle, with the answers so far."""
     midway: SnapshotAfter | None = None

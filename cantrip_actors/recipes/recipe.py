@@ -25,7 +25,7 @@ from cantrip_actors.recipes.reader import RecipeReader, describe, find_path
 from cantrip_actors.recipes.tool_servers import tool_server
 from cantrip_actors.terms.errors import suggest_nearest
 from cantrip_actors.terms.gate import standard
-from cantrip_actors.terms.medium import DEFAULT, Language
+from cantrip_actors.terms.languages import DEFAULT, Language
 from cantrip_actors.terms.own_gates import BACKGROUND
 from cantrip_actors.terms.problems import shorten
 from cantrip_actors.terms.tool_server import ToolServer

@@ -194,6 +194,11 @@ class Cantrip(Generic[Answer_co]):
 
     def _check_choice(self) -> None:
         gate = find_named_gate(self.call.tool_choice)
+        if self.circle.medium == "person" and (gate is not None or self.call.tool_choice == "required"):
+            raise InvalidCantrip(
+                f'tool_choice "{self.call.tool_choice}": every answer would be a call, and no text would reach the '
+                "person; leave it out"
+            )
         if gate is None:
             return
         if self.circle.has_programs:
@@ -218,6 +223,7 @@ class Cantrip(Generic[Answer_co]):
             or self.answer is not None
             or self.call.require_done_tool
             or self.circle.resolved.require_done_tool
+            or self.circle.medium == "person"
         )
 
     def read_answer(self, answer: Any) -> Answer_co:

@@ -21,10 +21,10 @@ from cantrip_actors.terms.companion import Companion
 from cantrip_actors.terms.errors import InvalidCantrip, find_nearest, suggest_nearest
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import gate
-from cantrip_actors.terms.medium import DEFAULT, Language, MediumName, find_language, has_programs
+from cantrip_actors.terms.languages import DEFAULT, Language, MediumName, find_language, has_programs
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.on_demand import FIND_GATES, USE_GATE, bind_catalogue, is_own_gate, resolve_call
-from cantrip_actors.terms.own_gates import DELEGATION, DONE, expand_set, needs_children
+from cantrip_actors.terms.own_gates import DELEGATION, DONE, PERSON, expand_set, needs_children
 from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.skill import make_skill_gate
@@ -54,8 +54,10 @@ class Circle:
     """Gates, wards and a medium.
 
     `gates` are names of standard gates, gates, or annotated functions, in the order in which the crystal is shown them.
-    `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls), or the language of a code
-    circle: a `Medium`, or the name of one ("python", "javascript", "shell", or that of an installed package).
+    `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls), "person", or the language of a
+    code circle: a `Medium`, or the name of one ("python", "javascript", "shell", or that of an installed package). With
+    "person" a text without calls is shown to a person, whose reply is the observation; `person.with_(…)` among the
+    gates says who may be addressed, and how long a reply may take.
     Results of `wrap` are given among the gates. A `companion` accompanies the entity, not its children. `jail` names
     the mechanism that has to confine the shells of medium="shell"; the default is the strongest that the machine has.
     An entity is refused before it starts if its machine lacks that mechanism. A `ToolServer` among the gates adds a
@@ -124,6 +126,7 @@ class Circle:
                 part for part in own_further if not any(server.is_for(part) for server in tool_servers)
             ),
         )
+        own_gates = _add_person(own_gates, medium)
         _check_use_gate(own_gates)
         _check_names("gates", [gate.name for gate in own_gates])
         stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
@@ -144,6 +147,8 @@ class Circle:
             for gate in own_gates
             if _has_folder(gate) and gate.name not in resolved.removed
         ]
+        if medium == "person" and PERSON.name in resolved.removed:
+            raise InvalidCantrip('remove_gate("person"): the texts of the entity call it: leave out medium="person"')
         _check_limited(resolved, own_gates, tool_servers)
         tool_servers = tuple(server.with_folders(folders) for server in tool_servers) if folders else tool_servers
         set_fields(
@@ -316,7 +321,11 @@ class Circle:
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The tool definitions of the open gates, as the crystal sees them (CALL-3)."""
-        return tuple(map(self._define, (gate for gate in self.open_gates.values() if gate.name not in self.hidden)))
+        return tuple(
+            self._define(gate)
+            for gate in self.open_gates.values()
+            if gate.name not in self.hidden and gate.kind != PERSON.kind
+        )
 
     def _define(self, gate: Gate) -> ToolDefinition:
         """Return a gate's definition. The system prompt of a code circle has no words of a server."""
@@ -327,7 +336,7 @@ class Circle:
     @cached_property
     def all_definitions(self) -> tuple[ToolDefinition, ...]:
         """The definitions of all gates, so that a program that calls a closed gate gets an explanation."""
-        return tuple(gate.definition for gate in self.gates)
+        return tuple(gate.definition for gate in self.gates if gate.kind != PERSON.kind)
 
     def unavailable(self, name: str) -> str:
         """Return why a closed gate cannot be called: the text of the error observation."""
@@ -337,7 +346,9 @@ class Circle:
 
     def describe_available(self, name: str) -> str:
         """Return the open gates for an error text; of those that are not shown, the nearest to a name."""
-        shown = ", ".join(gate for gate in self.open_gates if gate not in self.hidden)
+        shown = ", ".join(
+            gate.name for gate in self.open_gates.values() if gate.name not in self.hidden and gate.kind != PERSON.kind
+        )
         if not self.hidden:
             return f"available: {shown}"
         nearest = ", ".join(find_nearest(name, self.hidden)) or "none with such a name"
@@ -345,7 +356,10 @@ class Circle:
 
     def narrowed(self, gates: Iterable[Gate], wards: Wards) -> Circle:
         """Return a child's circle: `gates` of this circle under `wards` that are already resolved (COMP-1, COMP-7)."""
-        parts = {"gates": tuple(gates), "wards": wards.list_wards(), "resolved": wards}
+        lent = tuple(gates)
+        can_talk = any(gate.kind == PERSON.kind and gate.name not in wards.removed for gate in lent)
+        medium = "tools" if self.medium == "person" and not can_talk else self.medium
+        parts = {"gates": lent, "wards": wards.list_wards(), "resolved": wards, "medium": medium}
         return replace_fields(self, **parts, companion=None, servers=(), listed=MappingProxyType({}))
 
     def as_json(self) -> dict[str, Any]:
@@ -361,6 +375,7 @@ class Circle:
         gates = [
             _build_header(gate) | ({"on_demand": True} if gate.name in hidden else {})
             for gate in self.open_gates.values()
+            if gate.kind != PERSON.kind  # the medium says it, and the crystal has no such tool
         ]
         return self._build_medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
 
@@ -418,6 +433,14 @@ def _collect_on_demand(parts: Iterable[str | Gate | Wrap | Callable[..., Any]]) 
     return gates
 
 
+def _add_person(gates: tuple[Gate, ...], medium: object) -> tuple[Gate, ...]:
+    """Return the gates with the gate `person`, which a circle has if its medium is a person."""
+    has_gate = any(gate.kind == PERSON.kind for gate in gates)
+    if has_gate and medium != "person":
+        raise InvalidCantrip('gate person: the texts of an entity call it: give the circle medium="person"')
+    return gates if has_gate or medium != "person" else (*gates, PERSON)
+
+
 def _check_use_gate(gates: Iterable[Gate]) -> None:
     own = next((gate for gate in gates if is_own_gate(gate, USE_GATE)), None)
     if own is not None and own.wrappers:
@@ -468,7 +491,7 @@ def _wrap_gate(gates: list[Gate], wrap: Wrap) -> str:
         name = inner.name
         gates.append(inner)
     at = next(at for at in reversed(range(len(gates))) if gates[at].name == name)
-    if wrap.wrapper.ask is not None and (gates[at].ask_first is not None or gates[at].kind == "question"):
+    if wrap.wrapper.ask is not None and (gates[at].ask_first is not None or gates[at].asks_person):
         raise InvalidCantrip(f"ask_first: gate {name} asks a person already: leave one of the two out")
     gates[at] = replace(gates[at], wrappers=(wrap.wrapper, *gates[at].wrappers))
     return name

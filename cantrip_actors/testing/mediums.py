@@ -19,8 +19,16 @@ import anyio
 import anyio.to_thread
 
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
-from cantrip_actors.circle.medium import Answer, Exceeded, Medium, ProgramLimits, Sandbox, Stepped, Suspended
-from cantrip_actors.circle.medium import validate_medium as _validate
+from cantrip_actors.circle.medium import (
+    Answer,
+    Exceeded,
+    Medium,
+    ProgramLimits,
+    Sandbox,
+    Stepped,
+    Suspended,
+    validate_medium,
+)
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.own_gates import DONE
 from cantrip_actors.user_code.threads import run_in_thread
@@ -371,7 +379,7 @@ def check_medium(
     Raises:
         BrokenLaw: the first law that is broken.
     """
-    _validate(medium) if medium.name not in ("python", "javascript", "shell") else None
+    validate_medium(medium)
     for backend in backends or ("asyncio", *(("trio",) if find_spec("trio") else ())):
         anyio.run(_check_all, _Trial(medium, programs, ProgramLimits(seconds=seconds)), backend=backend)
 

@@ -33,6 +33,7 @@ from cantrip_actors.circle.javascript.source import makes_promises, prepare
 from cantrip_actors.circle.javascript.values import encode_answer, encode_outgoing, parse_report, read_arguments
 from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import Answer, LimitExceeded, Medium, ProgramLimits, Stepped
+from cantrip_actors.terms.languages import BUILT_IN
 from cantrip_actors.terms.messages import ToolDefinition
 
 RESERVE: Final = 128 * 1024
@@ -51,6 +52,7 @@ class JavaScriptMedium(Medium):
     """
 
     name = "javascript"
+    fences = BUILT_IN[name].fences
 
     def __init__(self) -> None:
         self.engine = compute_identity()

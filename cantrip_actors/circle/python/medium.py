@@ -26,6 +26,7 @@ from cantrip_actors.circle.python.gates import describe_for_calls, name_callable
 from cantrip_actors.circle.python.snapshots import ENGINE, pack, unpack
 from cantrip_actors.circle.python.workers import Worker, WorkerEnded, borrow
 from cantrip_actors.terms.bounds import BYTES
+from cantrip_actors.terms.languages import BUILT_IN
 from cantrip_actors.terms.messages import ToolDefinition, make_encodable
 
 _ESCAPED: Final = 6
@@ -41,6 +42,7 @@ class PythonMedium(Medium):
     """Python programs, in the interpreter Monty."""
 
     name = "python"
+    fences = BUILT_IN[name].fences
 
     def __init__(self) -> None:
         self.engine = ENGINE

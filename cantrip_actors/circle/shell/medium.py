@@ -48,6 +48,7 @@ from cantrip_actors.circle.shell.source import prepare
 from cantrip_actors.circle.shell.state_text import OWN, split_large_variables
 from cantrip_actors.own_files.claims import Own
 from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.languages import BUILT_IN
 from cantrip_actors.terms.messages import ToolDefinition
 
 ASKS: Final = 1_000
@@ -106,16 +107,18 @@ def make_medium(jail: JailName | None = None) -> Medium:
 
     Raises InvalidCantrip if no shell can be confined.
     """
-    return ShellMedium(find_jail(jail))
+    return ShellMedium(find_jail(jail), {} if jail is None else {"jail": jail})
 
 
 class ShellMedium(Medium):
     """Programs for bash, in shells that a jail confines."""
 
     name = "shell"
+    fences = BUILT_IN[name].fences
 
-    def __init__(self, jail: Jail) -> None:
+    def __init__(self, jail: Jail, settings: Mapping[str, Any]) -> None:
         self._jail = jail
+        self.settings = settings
         self.engine = f"bash {jail.bash} in {jail.name}"
 
     def capability(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:

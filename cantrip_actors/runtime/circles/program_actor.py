@@ -24,7 +24,7 @@ import anyio
 from anyio.lowlevel import RunVar
 
 from cantrip_actors.circle.gate_call import ReportError
-from cantrip_actors.circle.medium import Exceeded, ProgramLimits, Raised, Sandbox, Stepped, Suspended, load_medium
+from cantrip_actors.circle.medium import Exceeded, ProgramLimits, Raised, Sandbox, Stepped, Suspended, medium
 from cantrip_actors.machine.actions import Answer, Compute, Run, SnapshotAfter
 from cantrip_actors.machine.events import Called, Computed
 from cantrip_actors.records.blob import Snapshot, make_reference
@@ -179,7 +179,7 @@ class CircleActor(GatesActor):
     def _open_sandbox(self) -> tuple[str, Sandbox]:
         language = self._circle.language
         assert language is not None, "only a circle with programs has sandboxes"
-        chosen = load_medium(language)
+        chosen = medium(language)
         return chosen.engine, chosen.open(self._circle.all_definitions, ProgramLimits.under(self._circle.resolved))
 
     async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:

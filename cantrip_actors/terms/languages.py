@@ -10,11 +10,11 @@ from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
-MediumName = Literal["tools", "python", "javascript", "shell"]
+MediumName = Literal["tools", "person", "python", "javascript", "shell"]
 """The mediums of this package. An installed package can add others."""
 
-WITHOUT_PROGRAMS: Final = frozenset({"tools"})
-"""The mediums in which an entity calls gates and writes no programs: their circles have no language and no sandbox."""
+_WITHOUT_PROGRAMS: Final = frozenset({"tools", "person"})
+"""The mediums in which an entity writes texts and calls gates: their circles have no language and no sandbox."""
 
 DEFAULT: Final = "tools"
 
@@ -49,7 +49,7 @@ class BuiltIn(NamedTuple):
     settings: Mapping[str, Any] = MappingProxyType({})
 
 
-_BUILT_IN: Final = {
+BUILT_IN: Final = {
     language.name: language
     for language in (
         BuiltIn("python", ("python", "py", "python3", "tool_code", "")),
@@ -76,10 +76,10 @@ def find_language(medium: Any, settings: Mapping[str, Any]) -> Language | None:
     """
     if isinstance(medium, BuiltIn):
         return medium
-    if isinstance(medium, str) and medium in WITHOUT_PROGRAMS:
+    if isinstance(medium, str) and medium in _WITHOUT_PROGRAMS:
         return None
-    if isinstance(medium, str) and medium in _BUILT_IN:
-        return _BUILT_IN[medium]._replace(settings=settings)
+    if isinstance(medium, str) and medium in BUILT_IN:
+        return BUILT_IN[medium]._replace(settings=settings)
     (find,) = _finders
     return find(medium)
 
@@ -91,5 +91,9 @@ def read_medium(circle: Mapping[str, Any]) -> str:
 
 
 def has_programs(medium: str) -> bool:
-    """Return whether entities write programs in the medium of this name: the name alone says so, as in a record."""
-    return medium not in WITHOUT_PROGRAMS
+    """Return whether the entities of a circle with the medium of this name write programs.
+
+    >>> has_programs("python"), has_programs("tools"), has_programs("person")
+    (True, False, False)
+    """
+    return medium not in _WITHOUT_PROGRAMS
