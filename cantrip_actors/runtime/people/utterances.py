@@ -6,14 +6,14 @@ like any other, so that another door may reply first.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 
-from cantrip_actors.records.records import Decided, IntentGiven, Record, Requested
+from cantrip_actors.machine.project import read_last_reply
 from cantrip_actors.stream.events import EntityEvent, RequestedEvent
 from cantrip_actors.terms.errors import AlreadyDecided, CantripError
 
@@ -106,20 +106,4 @@ def _is_utterance(event: EntityEvent) -> bool:
 
 def find_last_reply(runtime: Runtime, entity_id: str) -> str | None:
     """Return the id of the last request in an entity's episode that was replied to. Reads the loom."""
-    return _find_last_reply(runtime.loom.records(entity_id))
-
-
-def _find_last_reply(records: Sequence[Record]) -> str | None:
-    last: str | None = None
-    open_request: Requested | None = None
-    for record in records:
-        match record:
-            case IntentGiven():
-                last = None
-            case Requested():
-                open_request = record
-            case Decided(decision="answer") if open_request is not None and open_request.is_utterance:
-                last = open_request.id
-            case _:
-                pass
-    return last
+    return read_last_reply(runtime.loom.records(entity_id))
