@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from cantrip_actors.records.records import RequestKind
 from cantrip_actors.redact.visible import (
     FRAME,
     NARROWEST,
@@ -33,11 +32,12 @@ class Request:
 
     `entity` is the id of the entity that waits, `turn` and `call` are the ids of its turn and its call. `args` are the
     arguments of the call; `text` says why a person decides about it, or is the question; `schema` is the JSON Schema of
-    the answer. Times are ISO 8601 in UTC.
+    the answer. Times are ISO 8601 in UTC. `kind` is "approval", "question" or "deferred"; a source of requests
+    (`Runtime.add_request_source`) has kinds of its own, for example "dispatch".
     """
 
     id: str
-    kind: RequestKind | Literal["dispatch"]
+    kind: str
     entity: str | None
     turn: str | None
     call: str | None
