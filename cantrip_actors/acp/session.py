@@ -62,6 +62,7 @@ from cantrip_actors.observe.segments import Segments
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.stream.reading import EventLog
+from cantrip_actors.terms.languages import has_programs
 from cantrip_actors.terms.messages import as_text
 
 KEY: Final = "acp:"
@@ -524,7 +525,7 @@ class _Pump:
             self._calls[output.item_id] = output
             if output.terminal:
                 self._calls.pop(output.item_id, None)
-        elif isinstance(output, TurnComplete) and self._session.recipe.circle.medium != "tools":
+        elif isinstance(output, TurnComplete) and has_programs(self._session.recipe.circle.medium):
             runtime = self._session.runtime
             turn = await runtime.read(partial(runtime.loom.turn, output.turn_id))
             for update in program_of(turn, self._session.recipe.circle.medium):

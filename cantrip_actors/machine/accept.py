@@ -59,6 +59,9 @@ from cantrip_actors.terms.own_gates import DONE
 
 UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
 
+NO_REPLY = "no reply"
+"""The beginning of the observation if a person has not replied to an utterance."""
+
 MID_TURN = (Phase.ACTING, Phase.WAITING, Phase.COMPUTING)
 """The phases in which a turn has an utterance and is not committed, or waits for children."""
 
@@ -387,7 +390,7 @@ def _cut_turn(plan: Plan, state: State, live: Transient, moment: Moment, how: st
     is_before = (
         turn.requested is not None and turn.decided is None and not (turn.requested.round or turn.requested.deferred)
     )
-    became = "not run" if is_before else "outcome unknown"
+    became = NO_REPLY if turn.is_spoken else "not run" if is_before else "outcome unknown"
     calls = [*turn.calls[turn.next_call :], *([live.call] if live.call is not None else ())]
     for call in calls:
         args = call.args if turn.program is not None else None

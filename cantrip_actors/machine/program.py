@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from cantrip_actors.terms.languages import has_programs
 from cantrip_actors.terms.messages import Response, as_text
 
 PREVIEW = 8_000
@@ -40,9 +41,9 @@ _LANGUAGES = {
 
 def extract_code(response: Response, medium: str) -> str | None:
     """Return the program of a response: the crystal's `code`, else the fenced blocks in the circle's language."""
-    if response.code is None and response.content is not None and medium != "tools" and not response.tool_calls:
+    if response.code is None and response.content is not None and has_programs(medium) and not response.tool_calls:
         return _extract_fenced_blocks(_normalise_lines(response.content), medium)
-    if response.code is None or medium == "tools":
+    if response.code is None or not has_programs(medium):
         return response.code
     code = _normalise_lines(response.code)
     return (_BEGINS.match(code) and _extract_fenced_blocks(code, medium)) or code

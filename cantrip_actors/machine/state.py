@@ -36,6 +36,7 @@ from cantrip_actors.terms.context import Fading, Shared, ShownBound
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import Gate, Refused
+from cantrip_actors.terms.languages import has_programs
 from cantrip_actors.terms.mcp_approvals import list_callable_gates
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.terms.own_gates import DONE, RECALL
@@ -151,7 +152,7 @@ class Plan(Identity, frozen=True, kw_only=True):
     ) -> Plan:
         """Return the plan of an entity that works with this cantrip."""
         circle = cantrip.circle
-        tools = circle.medium == "tools"  # in a code circle the gates are functions of the capability text
+        tools = not has_programs(circle.medium)  # in a code circle the gates are functions of the capability text
         gates = list_callable_gates(cantrip)
         return cls(
             *msgspec.structs.astuple(identity),
@@ -322,6 +323,8 @@ class Turn(msgspec.Struct):
     """The handle of a query that the crystal will answer later."""
     coded: bool = False
     """Whether the utterance was a program."""
+    is_spoken: bool = False
+    """Whether the call is the text of the utterance, for a person."""
     program: Program | None = None
     """The program that runs, in a code circle, with the answers so far."""
     midway: SnapshotAfter | None = None

@@ -36,6 +36,7 @@ SERVERS: Final = 20
 
 _HOW: Final[Mapping[str, str]] = {
     "tools": "Call one with use_gate.",
+    "person": "Call one with use_gate.",
     "shell": "Each is a command, which you can run at once.",
 }
 """How an entity calls a gate on demand, by medium; in a language, as a function."""

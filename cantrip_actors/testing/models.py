@@ -12,6 +12,7 @@ from cantrip_actors.crystal.stand_ins import REFUSING, STAND_INS, RealQuery
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.languages import has_programs
 from cantrip_actors.terms.messages import Invocation
 from cantrip_actors.testing.json_values import make_value, make_values
 
@@ -66,7 +67,7 @@ def wild(circle: Circle) -> SearchStrategy[dict[str, Any]]:
 
     calls = st.lists(call(), min_size=1, max_size=MOST_CALLS)
     text = st.text(max_size=40) | st.sampled_from(["", " ", "\n"])
-    if circle.medium != "tools":
+    if has_programs(circle.medium):
         return st.fixed_dictionaries({"content": text})
     return st.one_of(
         st.fixed_dictionaries({"content": text}),
@@ -83,7 +84,7 @@ def obedient(circle: Circle) -> Scripted:
 
     Raises InvalidCantrip for a circle that runs programs: there a model writes no calls.
     """
-    if circle.medium != "tools":
+    if has_programs(circle.medium):
         raise InvalidCantrip(f"obedient: expected a circle of tools, got one that runs programs in {circle.medium}")
     called = [gate for gate in circle.open_gates.values() if gate.kind == "function"]
     done = next((gate for gate in circle.open_gates.values() if gate.kind == "done"), None)
