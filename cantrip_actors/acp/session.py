@@ -62,7 +62,6 @@ from cantrip_actors.observe.segments import Segments
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.stream.reading import EventLog
-from cantrip_actors.terms.languages import has_programs
 from cantrip_actors.terms.messages import as_text
 
 KEY: Final = "acp:"
@@ -525,10 +524,10 @@ class _Pump:
             self._calls[output.item_id] = output
             if output.terminal:
                 self._calls.pop(output.item_id, None)
-        elif isinstance(output, TurnComplete) and has_programs(self._session.recipe.circle.medium):
+        elif isinstance(output, TurnComplete) and self._session.recipe.circle.has_programs:
             runtime = self._session.runtime
             turn = await runtime.read(partial(runtime.loom.turn, output.turn_id))
-            for update in program_of(turn, self._session.recipe.circle.medium):
+            for update in program_of(turn, self._session.recipe.circle.medium_name):
                 await self._session.tell(update)
 
     async def finish(self, episode: Episode) -> None:

@@ -6,7 +6,6 @@ from typing import Final
 
 from cantrip_actors.circle.medium import ProgramLimits, medium
 from cantrip_actors.terms.circle import Circle
-from cantrip_actors.terms.languages import has_programs
 from cantrip_actors.terms.own_gates import PERSON
 
 _PERSON: Final = (
@@ -25,9 +24,9 @@ def make_capability(circle: Circle) -> str | None:
 
     Raises InvalidCantrip if its medium is not available here.
     """
-    if has_programs(circle.medium):
+    if circle.language is not None:
         limits = ProgramLimits.under(circle.resolved)
-        return medium(circle.medium, circle.jail).capability(circle.definitions, limits)
+        return medium(circle.language).capability(circle.definitions, limits)
     person = next((gate for gate in circle.gates if gate.kind == PERSON.kind), None)
     if person is None:
         return None

@@ -18,7 +18,6 @@ from cantrip_actors.records.records import Record
 from cantrip_actors.terms.answer import hold_to_schema
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, make_validator
-from cantrip_actors.terms.languages import has_programs
 from cantrip_actors.terms.messages import ToolCall, as_text
 from cantrip_actors.terms.value import replace_fields
 
@@ -138,9 +137,7 @@ def add_tools(cantrip: Cantrip, tools: Mapping[str, Gate], *, must_call: bool) -
     if not tools:
         return cantrip
     circle = replace_fields(cantrip.circle, gates=(*cantrip.circle.gates, *tools.values()))
-    call = (
-        replace(cantrip.call, tool_choice="required") if must_call and not has_programs(circle.medium) else cantrip.call
-    )
+    call = replace(cantrip.call, tool_choice="required") if must_call and not circle.has_programs else cantrip.call
     return replace_fields(cantrip, circle=circle, call=call)
 
 

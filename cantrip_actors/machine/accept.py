@@ -190,7 +190,7 @@ def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Rep
             turn_id=make_turn_id(state, live),
             content=add_handles(response.content, response.images),
             tool_calls=plan.circle.resolve_calls(response.tool_calls),
-            code=extract_code(response, plan.shape.medium),
+            code=extract_code(response, plan.cantrip.circle.language),
             thinking=response.thinking,
             usage=response.usage,
             duration_ms=moment.measure_since(live.began),

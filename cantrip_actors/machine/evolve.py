@@ -66,7 +66,7 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
-from cantrip_actors.terms.languages import has_programs
+from cantrip_actors.terms.languages import has_programs, read_medium
 from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
 from cantrip_actors.terms.own_gates import CALL_AGENT
@@ -514,7 +514,7 @@ def _forget(shape: Shape, state: State, record: ForgottenRecord) -> None:  # noq
 
 def _use(state: State, record: Header | Adopted) -> None:
     state.cantrip_id, state.cantrip_name = record.cantrip_id, record.cantrip_name
-    state.medium = record.circle.get("medium", "tools")
+    state.medium = read_medium(record.circle)
 
 
 def _find_medium(shape: Shape, state: State) -> str:

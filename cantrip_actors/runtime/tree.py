@@ -82,7 +82,6 @@ from cantrip_actors.terms.errors import (
     LoomError,
     RuntimeClosed,
 )
-from cantrip_actors.terms.languages import has_programs
 from cantrip_actors.terms.queue import Queue
 from cantrip_actors.terms.tool_server import Changed
 from cantrip_actors.terms.webhook import Webhook
@@ -283,7 +282,7 @@ class Tree(Core):
         why = store.can_join()
         if why:
             raise LoomError(f'node "{node.name}" cannot join the loom: {why}')
-        coded = [one.name or one.id for one in self.cantrips.given if has_programs(one.circle.medium)]
+        coded = [one.name or one.id for one in self.cantrips.given if one.circle.has_programs]
         if coded and self._keys.snapshots is None and store.expires and not self.guard.at_rest:
             raise LoomError(
                 f'node "{node.name}" cannot join the loom: cantrip {coded[0]} has a code circle, and its snapshots '

@@ -21,7 +21,6 @@ from cantrip_actors.terms.circle import Circle, GatePart
 from cantrip_actors.terms.crystal import Crystal, check_crystal, get_crystal_name
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.folding import Folding
-from cantrip_actors.terms.languages import has_programs
 from cantrip_actors.terms.messages import find_named_gate
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.server_tools import TAKEN, check_server_tools
@@ -202,7 +201,7 @@ class Cantrip(Generic[Answer_co]):
             )
         if gate is None:
             return
-        if has_programs(self.circle.medium):
+        if self.circle.has_programs:
             raise InvalidCantrip(f'tool_choice "gate:{gate}": a program calls the gates here; leave it out')
         server = next((server for server in self.circle.servers if server.owns(gate)), None)
         if gate in self.circle.hidden or (server is not None and server.on_demand):

@@ -13,7 +13,6 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import find_nearest
 from cantrip_actors.terms.gate import Gate, Refused
-from cantrip_actors.terms.languages import has_programs
 from cantrip_actors.terms.messages import ALIASES, find_named_gate
 from cantrip_actors.terms.own_gates import AgentRequest
 from cantrip_actors.terms.value import replace_fields
@@ -61,7 +60,7 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
         if parent.circle.gate(name) is None:
             return Refused(f'cannot remove gate "{name}": the parent\'s gates are {_describe(parent, name, gates)}')
     idle = next((name for name in PROGRAMS if getattr(request, name) is not None), None)
-    if idle is not None and not has_programs(parent.circle.medium):
+    if idle is not None and not parent.circle.has_programs:
         return Refused(
             f"cannot narrow {idle}: it bounds programs, and your children call tools, as you do; leave it out"
         )

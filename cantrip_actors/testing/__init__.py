@@ -7,18 +7,22 @@ who are a script.
 """
 
 from cantrip_actors.testing.crashes import Crash, Crashed, Process, Survived, every_crash_point, run_with_crashes
+from cantrip_actors.testing.mediums import BrokenLaw, MediumPrograms, check_medium
 from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
 from cantrip_actors.testing.people import Declined, people
 from supervisors.testing import Stuck, virtual
 
 __all__ = [
+    "BrokenLaw",
     "Crash",
     "Crashed",
     "Declined",
+    "MediumPrograms",
     "Process",
     "RealQuery",
     "Stuck",
     "Survived",
+    "check_medium",
     "every_crash_point",
     "obedient",
     "people",

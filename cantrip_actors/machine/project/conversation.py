@@ -43,7 +43,7 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
-from cantrip_actors.terms.languages import has_programs
+from cantrip_actors.terms.languages import has_programs, read_medium
 from cantrip_actors.terms.messages import Message, ToolCall, as_text
 from cantrip_actors.terms.own_gates import CALL_AGENT
 
@@ -296,7 +296,7 @@ class _Reader:
     @property
     def _is_coded(self) -> bool:
         """Whether the circle in force has a language."""
-        return self._in_force is not None and has_programs(self._in_force.circle.get("medium", "tools"))
+        return self._in_force is not None and has_programs(read_medium(self._in_force.circle))
 
     @property
     def _is_for_person(self) -> bool:

@@ -36,7 +36,6 @@ from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.history import NO_HISTORY, History, PastMessage, measure_history, read_history
 from cantrip_actors.terms.image import NO_IMAGES, split_message
-from cantrip_actors.terms.languages import has_programs
 
 MAX_INPUT = 16 * 2**20
 """The most bytes of an intent with its context and its history."""
@@ -150,9 +149,9 @@ class Cells:
 
     def _get_capability(self, circle: Circle) -> str | None:
         """Return the capability text of a circle; code circles of the same kind share one text, to save memory."""
-        if not has_programs(circle.medium):
+        if not circle.has_programs:
             return make_capability(circle)
-        kind = (circle.medium, circle.jail), circle.definitions, ProgramLimits.under(circle.resolved)
+        kind = circle.language, circle.definitions, ProgramLimits.under(circle.resolved)
         for cached, text in self._capabilities:
             if cached == kind:
                 return text
