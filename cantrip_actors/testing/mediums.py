@@ -121,10 +121,13 @@ class _Trial:
                 await self.in_thread(sandbox.close)
                 await self.in_thread(sandbox.close)
 
-    async def in_thread(self, work: Callable[[], T], interrupt: Callable[[], object] = lambda: None) -> T:
-        with anyio.move_on_after(self.limits.seconds + HANGS):
+    async def in_thread(
+        self, work: Callable[[], T], interrupt: Callable[[], object] = lambda: None, patience: float = 0.0
+    ) -> T:
+        most = self.limits.seconds + HANGS + patience
+        with anyio.move_on_after(most):
             return await run_in_thread(work, self.threads, interrupt=interrupt, grace=1.0)
-        self.expect(fits=False, expected="a step that ends", came=f"no end after {self.limits.seconds + HANGS:g} s")
+        self.expect(fits=False, expected="a step that ends", came=f"no end after {most:g} s")
         raise AssertionError
 
 
@@ -134,6 +137,8 @@ class _Box:
 
     trial: _Trial
     sandbox: Sandbox
+    patience: float = 0.0
+    """Seconds more that a step may take before the kit stops to wait."""
 
     async def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         return await self._step(lambda: self.sandbox.begin(code, variables))
@@ -163,7 +168,7 @@ class _Box:
         await self.trial.in_thread(lambda: self.sandbox.load(snapshot))
 
     async def _step(self, work: Callable[[], Stepped]) -> Stepped:
-        step = await self.trial.in_thread(work, self.sandbox.interrupt)
+        step = await self.trial.in_thread(work, self.sandbox.interrupt, self.patience)
         self.trial.expect(isinstance(step, Stepped), "Suspended, Finished, Raised or Exceeded", repr(step))
         return step
 
@@ -296,6 +301,7 @@ async def _bounds_memory(trial: _Trial) -> None:
     if not trial.programs.hog:
         return
     async with trial.open(seconds=30.0) as box:
+        box.patience = 30.0
         await box.begin(trial.programs.assign)
         step = await box.begin(trial.programs.hog)
         fits = isinstance(step, Exceeded) and "MiB of memory" in step.limit
