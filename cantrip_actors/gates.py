@@ -8,7 +8,7 @@ from cantrip_actors.circle import GateError, echo, fetch, list_files, read, sear
 from cantrip_actors.circle.gates.skills import make_skill_gate
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import Injected, gate
-from cantrip_actors.terms.own_gates import ASK, BACKGROUND, COMPACT, POST, QUESTION, RECALL, WAKE_ME
+from cantrip_actors.terms.own_gates import ASK, BACKGROUND, COMPACT, PERSON, POST, QUESTION, RECALL, WAKE_ME
 from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, wrap
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "fetch",
     "gate",
     "list_files",
+    "person",
     "post",
     "question",
     "read",
@@ -40,6 +41,7 @@ __all__ = [
 ask = ASK
 background = BACKGROUND
 compact = COMPACT
+person = PERSON
 post = POST
 wake_me = WAKE_ME
 question = QUESTION

@@ -524,10 +524,10 @@ class _Pump:
             self._calls[output.item_id] = output
             if output.terminal:
                 self._calls.pop(output.item_id, None)
-        elif isinstance(output, TurnComplete) and self._session.recipe.circle.medium != "tools":
+        elif isinstance(output, TurnComplete) and self._session.recipe.circle.has_programs:
             runtime = self._session.runtime
             turn = await runtime.read(partial(runtime.loom.turn, output.turn_id))
-            for update in program_of(turn, self._session.recipe.circle.medium):
+            for update in program_of(turn, self._session.recipe.circle.medium_name):
                 await self._session.tell(update)
 
     async def finish(self, episode: Episode) -> None:

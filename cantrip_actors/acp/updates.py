@@ -46,7 +46,7 @@ _KINDS: Final = {
     **dict.fromkeys(("search",), "search"),
     **dict.fromkeys(("write",), "edit"),
     **dict.fromkeys(("fetch",), "fetch"),
-    **dict.fromkeys(("shell", "python", "javascript", "terminal"), "execute"),
+    "terminal": "execute",
 }
 
 
@@ -112,22 +112,25 @@ Locate = Callable[[str], str]
 """Returns the absolute path of a path that a gate was called with: the protocol knows no other."""
 
 
-def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str, locate: Locate = str) -> Update:
-    """Return the update for the start of a gate call."""
+def tool_call(
+    call_id: str, gate: str, args: Mapping[str, Any], status: str, locate: Locate = str, kind: str = ""
+) -> Update:
+    """Return the update for the start of a gate call; without a `kind`, it has the gate's."""
+    kind = kind or kind_of(gate)
     update: Update = {
         "sessionUpdate": "tool_call",
         "toolCallId": call_id,
         "title": _render_title(gate, args),
-        "kind": kind_of(gate),
+        "kind": kind,
         "status": status,
         "rawInput": dict(args),
     }
     path = args.get("path")
-    if isinstance(path, str) and kind_of(gate) in ("read", "edit", "search"):
+    if isinstance(path, str) and kind in ("read", "edit", "search"):
         update["locations"] = [{"path": locate(path)}]
     if is_file_write(gate, args):
         update["content"] = [make_diff(args, None, locate)]
-    elif kind_of(gate) == "execute" and isinstance(args.get("code"), str):
+    elif kind == "execute" and isinstance(args.get("code"), str):
         update["content"] = [make_block(args["code"])]
     return update
 
@@ -225,8 +228,9 @@ def _name_call(call: ToolCallEvent) -> str:
     return f"{call.turn_id}:{call.tool_call_id}"
 
 
-def _finish_call(call: ToolCallEvent, text: str, locate: Locate, *, is_error: bool) -> Update:
-    update = tool_call(_name_call(call), call.gate, call.args or {}, "failed" if is_error else "completed", locate)
+def _finish_call(call: ToolCallEvent, text: str, locate: Locate, *, is_error: bool, kind: str = "") -> Update:
+    status = "failed" if is_error else "completed"
+    update = tool_call(_name_call(call), call.gate, call.args or {}, status, locate, kind)
     update["sessionUpdate"] = "tool_call_update"
     update.pop("content", None)
     _add_result(update, text)
@@ -237,8 +241,8 @@ def program_of(turn: Turn, medium: str) -> Iterator[Update]:
     """Yield the program of a turn in a code circle, as one call."""
     if turn.code is not None:
         call = ToolCallEvent(turn.entity_id, 0.0, turn.id, "code", medium, {"code": turn.code})
-        yield tool_call(_name_call(call), medium, call.args or {}, "in_progress")
-        yield _finish_call(call, turn.observation, str, is_error=False)
+        yield tool_call(_name_call(call), medium, call.args or {}, "in_progress", kind="execute")
+        yield _finish_call(call, turn.observation, str, is_error=False, kind="execute")
 
 
 def stop_reason(episode: Episode, metadata: Mapping[str, Any]) -> str:

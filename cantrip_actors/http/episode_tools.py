@@ -137,7 +137,7 @@ def add_tools(cantrip: Cantrip, tools: Mapping[str, Gate], *, must_call: bool) -
     if not tools:
         return cantrip
     circle = replace_fields(cantrip.circle, gates=(*cantrip.circle.gates, *tools.values()))
-    call = replace(cantrip.call, tool_choice="required") if must_call and circle.medium == "tools" else cantrip.call
+    call = replace(cantrip.call, tool_choice="required") if must_call and not circle.has_programs else cantrip.call
     return replace_fields(cantrip, circle=circle, call=call)
 
 

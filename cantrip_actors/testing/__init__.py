@@ -1,4 +1,5 @@
-"""Tools for tests of agents: virtual time, crashes of the process at any point, and models that no provider has.
+"""Tools for tests of agents: virtual time, crashes of the process at any point, models that no provider has, and people
+who are a script.
 
     await run_with_crashes(program, [Crash(3), Crash(gate="pay", at="inside")])
 
@@ -8,22 +9,29 @@
 from typing import TYPE_CHECKING, Any
 
 from cantrip_actors.testing.crashes import Crash, Crashed, Process, Survived, every_crash_point, run_with_crashes
+from cantrip_actors.testing.mediums import BrokenLaw, MediumPrograms, check_medium
 from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
+from cantrip_actors.testing.people import Declined, people
 from supervisors.testing import Stuck, virtual
 
 if TYPE_CHECKING:
     from cantrip_actors.testing.entity_machine import EntityMachine
 
 __all__ = [
+    "BrokenLaw",
     "Crash",
     "Crashed",
+    "Declined",
     "EntityMachine",
+    "MediumPrograms",
     "Process",
     "RealQuery",
     "Stuck",
     "Survived",
+    "check_medium",
     "every_crash_point",
     "obedient",
+    "people",
     "refuse_real_queries",
     "replace",
     "run_with_crashes",

@@ -177,7 +177,9 @@ class CircleActor(GatesActor):
             sandbox.limits = usual
 
     def _open_sandbox(self) -> tuple[str, Sandbox]:
-        chosen = medium(self._circle.medium, self._circle.jail)
+        language = self._circle.language
+        assert language is not None, "only a circle with programs has sandboxes"
+        chosen = medium(language)
         return chosen.engine, chosen.open(self._circle.all_definitions, ProgramLimits.under(self._circle.resolved))
 
     async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:
