@@ -5,6 +5,7 @@ A gate that needs none is named, as `"done"` is here; `standard(name)` returns t
 """
 
 from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
+from cantrip_actors.circle.browser.shared_browser import browser
 from cantrip_actors.circle.gates.skills import make_skill_gate
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import Injected, gate
@@ -20,6 +21,7 @@ __all__ = [
     "Refused",
     "ask",
     "background",
+    "browser",
     "compact",
     "echo",
     "fetch",

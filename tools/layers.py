@@ -54,7 +54,7 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.crystal": _row("terms user_code redact records stream", f"{COMMON} genai_prices httpx yaml"),
     "cantrip_actors.circle": _row(
         "terms user_code own_files redact records machine",
-        f"{COMMON} httpx jsonschema msgspec pydantic_core pydantic_monty pyseccomp wasmtime"
+        f"{COMMON} httpx jsonschema msgspec playwright pydantic_core pydantic_monty pyseccomp wasmtime"
         " tree_sitter tree_sitter_bash tree_sitter_javascript yaml",
     ),
     "cantrip_actors.mcp": _row("terms own_files redact", f"{COMMON} httpx2 mcp mcp_types"),

@@ -116,9 +116,10 @@ class CircleActor(GatesActor):
         if message == RELEASE_PROGRAM and self._release is not None:
             self._release = self._suspended = None
 
-    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
-        """Close the sandbox."""
+    async def terminate(self, reason: ExitReason) -> None:
+        """Close the sandbox, and what the gates hold open."""
         await self._close()
+        await super().terminate(reason)
 
     async def _compute(self, wanted: Compute) -> Called | Computed:
         again = bool(wanted.answers) or wanted.midway is not None
