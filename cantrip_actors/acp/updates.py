@@ -12,6 +12,7 @@ from cantrip_actors import (
     Episode,
     FinalResponseEvent,
     Request,
+    RequestedEvent,
     SteeredEvent,
     StepCompleteEvent,
     TextEvent,
@@ -191,6 +192,8 @@ class UpdateReplay:
         """The calls without a result, by id."""
         self._text = ""
         """The text of the turn's utterance."""
+        self._utterances: set[str] = set()
+        """The ids of the calls that are utterances for a person, and have no reply."""
 
     def add(self, event: EntityEvent, turn: Turn | None) -> Iterator[Update]:
         """Yield the updates of an event; `turn` is the one that it completes."""
@@ -207,9 +210,8 @@ class UpdateReplay:
             case ToolCallEvent() if event.gate != "done":
                 self._calls[event.tool_call_id] = event
                 yield tool_call(_name_call(event), event.gate, event.args or {}, "in_progress", self._locate)
-            case ToolResultEvent() if event.tool_call_id in self._calls:
-                call = self._calls.pop(event.tool_call_id)
-                yield _finish_call(call, as_text(event.result), self._locate, is_error=event.is_error)
+            case RequestedEvent() | ToolResultEvent():
+                yield from self._add_result(event)
             case StepCompleteEvent():
                 if event.terminated or event.truncated:
                     yield from (_finish_call(call, "", self._locate, is_error=True) for call in self._calls.values())
@@ -222,6 +224,18 @@ class UpdateReplay:
                 yield make_chunk("agent_message_chunk", as_text(event.result), f"{event.turn_id}:answer")
             case _:
                 pass
+
+    def _add_result(self, event: RequestedEvent | ToolResultEvent) -> Iterator[Update]:
+        """Yield the end of a call; that of an utterance is a message of the user."""
+        if isinstance(event, RequestedEvent):
+            if event.is_utterance:
+                self._utterances.add(event.tool_call_id)
+        elif event.tool_call_id in self._utterances:
+            self._utterances.discard(event.tool_call_id)
+            yield make_chunk("user_message_chunk", as_text(event.result), event.id)
+        elif event.tool_call_id in self._calls:
+            call = self._calls.pop(event.tool_call_id)
+            yield _finish_call(call, as_text(event.result), self._locate, is_error=event.is_error)
 
 
 def _name_call(call: ToolCallEvent) -> str:

@@ -148,6 +148,8 @@ class DecideBody(Strict):
 
     decision: Literal["allow", "deny"] | None = None
     answer: Any = None
+    images: list[str] = Field(default_factory=list, description="Images of the answer, as those of an intent.")
+    files: list[GivenFile] = Field(default_factory=list, description="Other files of the answer.")
     result: Any = Field(default=None, description="The result of a deferred call; null is one, too.")
     error: str | None = Field(default=None, description="Instead of a result: what failed.")
     note: str = ""
@@ -238,6 +240,7 @@ class RequestsQuery(Strict):
     """The query of a list of requests: of one entity, or of all, a page of waiting entities at a time."""
 
     entity: str | None = None
+    to: str | None = Field(default=None, description="Without those that address another person than this one.")
     cursor: str | None = None
     limit: int = Field(default=200, ge=1, le=1000)
 
@@ -349,6 +352,8 @@ class RequestJson(BaseModel):
     schema_: dict[str, Any] | None = Field(alias="schema")
     asked_at: str
     expires_at: str | None
+    is_utterance: bool = Field(description="Whether it is a text of an entity that talks, which waits for a reply.")
+    to: str | None = Field(description="The name of the person whom such a text addresses.")
 
 
 class QuarantineJson(BaseModel):

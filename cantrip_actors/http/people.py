@@ -5,6 +5,7 @@ from __future__ import annotations
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.dispatches import decide_dispatch, is_of_dispatch, read_request_page
+from cantrip_actors.http.files import answer_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import request_shape
 from cantrip_actors.loom.selection import Page
@@ -19,7 +20,7 @@ async def list_requests(call: HttpCall) -> JsonAnswer:
     else:
         entity_id = await call.find_entity_id(wanted.entity)
         page = Page(await call.read(lambda: call.runtime.requests(entity=entity_id)))
-    items = [call.redact_for_token(request_shape(request)) for request in page]
+    items = [call.redact_for_token(request_shape(request)) for request in page if request.is_for(wanted.to)]
     return JsonAnswer({"items": items, "next_cursor": page.next})
 
 
@@ -38,7 +39,7 @@ async def decide(call: HttpCall) -> JsonAnswer:
     await call.runtime.decide(
         request_id,
         body.decision,
-        answer=body.answer,
+        answer=answer_of(body),
         by=call.token.name,
         note=body.note,
         args=body.args,
