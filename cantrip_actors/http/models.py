@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 
-from cantrip_actors.dispatch.status import Status
 from cantrip_actors.http.bodies import Strict
 from cantrip_actors.terms.messages import Role
 
@@ -164,36 +163,6 @@ class RewardBody(Strict):
     by: str | None = Field(default=None, description="Who gives it, if not the token itself.")
 
 
-class NewDispatch(Strict):
-    """A contract to dispatch."""
-
-    contract: dict[str, Any] | Text = Field(description="Its fields by their names, or a text in Markdown.")
-
-
-class ApproveDispatch(Strict):
-    """Approve a dispatch, a phase of it, or the removal of its blocker."""
-
-    note: str = ""
-
-
-class RejectDispatch(Strict):
-    """End a queued or blocked dispatch for good."""
-
-    reason: Text
-
-
-class UnblockDispatch(Strict):
-    """A note that says how the blocker was removed."""
-
-    note: Text
-
-
-class DispatchesQuery(Strict):
-    """The query of a list of dispatches."""
-
-    status: Status | None = None
-
-
 class EntitiesQuery(Strict):
     """The query of a list of entities."""
 
@@ -342,7 +311,7 @@ class RequestJson(BaseModel):
     """A request that waits for a person, or a deferred call that waits for its result."""
 
     id: str
-    kind: Literal["approval", "question", "deferred", "dispatch"]
+    kind: str = Field(description='"approval", "question" or "deferred", or the kind of an extension.')
     entity: str | None
     turn: str | None
     call: str | None
@@ -522,39 +491,6 @@ class DecidedJson(BaseModel):
     id: str
     decision: Literal["allow", "deny", "answer", "error"]
     by: str
-
-
-class DispatchSummary(BaseModel):
-    """A dispatch in a few words; `proven` of its `acceptance` criteria have evidence."""
-
-    id: str
-    title: str
-    status: Status
-    priority: str
-    role: str
-    attempt: int
-    proven: int
-    acceptance: int
-    waits_for: str
-    outcome: str
-    newest: str
-    at: str
-
-
-class DispatchJson(DispatchSummary):
-    """A dispatch with its contract and every entry of its log, oldest first."""
-
-    contract: dict[str, Any]
-    contract_hash: str
-    unmet: list[str]
-    closed: bool
-    entries: list[dict[str, Any]]
-
-
-class DispatchList(BaseModel):
-    """Dispatches, by id."""
-
-    items: list[DispatchSummary]
 
 
 class RewardedJson(BaseModel):

@@ -1028,7 +1028,7 @@ class Runtime:
         remember: Remember = "once",
         door: str = "",
         key: str | None = None,
-    ) -> None:
+    ) -> bool:
         """Decide a request: allow or deny a call, or answer a question. The decision is durable when this returns.
 
         Any process that opens the loom may decide, whether or not it knows the entity's cantrip. `by` names the person
@@ -1041,14 +1041,15 @@ class Runtime:
         `door` says who vouches for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or "" for
         a program that authenticates no one. It is in the record, in `loom show` and in exports.
 
-        The same decision with the same `key` may be sent again: it counts once, and raises nothing.
+        The same decision with the same `key` may be sent again: it counts once, and this returns True, that it repeats
+        an earlier one. It returns False for the first.
 
         Raises UnknownRequest; AlreadyDecided, with the first decision, for a request that was decided or has expired;
         InvalidDecision for one that does not fit the request; InboxFull, LoomError, RuntimeClosed.
         """
         check_texts(InvalidDecision, request_id=request_id, door=door)
         self._tree.check_open()
-        await self._tree.requests.decide(
+        return await self._tree.requests.decide(
             request_id,
             decision,
             answer=answer,
@@ -1070,20 +1071,22 @@ class Runtime:
         by: str = "program",
         door: str = "",
         key: str | None = None,
-    ) -> None:
+    ) -> bool:
         """Deliver the result of a deferred call, `@gate(deferred=True)`. It is durable when this returns.
 
         `call_id` is the id of the request that `requests()` lists. Any process that opens the loom may deliver, whether
         or not it knows the entity's cantrip. `result` is what a gate may return: a JSON value, a dataclass, a pydantic
-        model, an image. With `error`, a text, the entity observes a failed call instead. `by`, `door` and `key` are as
-        in `decide`.
+        model, an image. With `error`, a text, the entity observes a failed call instead. `by`, `door`, `key` and what
+        this returns are as in `decide`.
 
         Raises UnknownRequest; AlreadyDecided, with the first delivery, for a call that has a result or has expired;
         InvalidDecision for a call that is not deferred and for an invalid result; InboxFull, LoomError, RuntimeClosed.
         """
         check_texts(InvalidDecision, call_id=call_id, door=door)
         self._tree.check_open()
-        await self._tree.requests.deliver(call_id, result, error=error, by=by, door=door, key=key, tenant=self._tenant)
+        return await self._tree.requests.deliver(
+            call_id, result, error=error, by=by, door=door, key=key, tenant=self._tenant
+        )
 
     def add_request_source(self, source: RequestSource) -> None:
         """Add a source of requests that are not records of entities, to list and decide them. `Dispatcher` adds one."""

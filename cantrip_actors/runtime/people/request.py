@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from cantrip_actors.records.records import RequestKind
 from cantrip_actors.redact.visible import (
     FRAME,
     NARROWEST,
@@ -35,10 +34,12 @@ class Request:
     arguments of the call; `text` says why a person decides about it, or is the question; `schema` is the JSON Schema of
     the answer. Times are ISO 8601 in UTC. A question that `is_utterance` is the text of an entity in a circle with
     medium="person", and the answer is the person's reply; `to` is the name of the person whom it addresses, if any.
+    `kind` is "approval", "question" or "deferred"; a source of requests (`Runtime.add_request_source`) has kinds of its
+    own, for example "dispatch".
     """
 
     id: str
-    kind: RequestKind | Literal["dispatch"]
+    kind: str
     entity: str | None
     turn: str | None
     call: str | None

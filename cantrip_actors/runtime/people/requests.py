@@ -57,8 +57,13 @@ class RequestSource(Protocol):
     def open(self) -> Iterable[Request]:
         """Return the open requests. May read files; a feed calls it in a thread."""
 
-    async def decide(self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str) -> None:
-        """Make the decision durable. Raises UnknownRequest, AlreadyDecided."""
+    async def decide(
+        self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str, door: str = "", key: str = ""
+    ) -> bool | None:
+        """Make the decision durable; return True for one that repeats the decision of the same non-empty `key`.
+
+        `door` says who vouches for `by`, as in `Runtime.decide`. Raises UnknownRequest, AlreadyDecided.
+        """
 
 
 class RequestFeed(Follower[Request]):
@@ -274,7 +279,7 @@ class Requests:
         door: str = "",
         key: str | None = None,
         tenant: str | None = None,
-    ) -> None:
+    ) -> bool:
         """Decide a request of any tenant, or of one. See `Runtime.decide`."""
         _check_author(by, note, key, door)
         sources = [one for one, whose in self._sources.items() if tenant in (None, whose)]
@@ -284,11 +289,10 @@ class Requests:
                 raise InvalidDecision(
                     f'request {request_id}: expected "allow" or "deny", with a note, and nothing else'
                 )
-            through = {"door": door} if door else {}  # the `decide` of a user's source may lack this parameter
-            return await source.decide(request_id, decision, by=by, note=note, **through)
+            return bool(await source.decide(request_id, decision, by=by, note=note, door=door, key=key or ""))
         answer, images = _split_answer(answer)
         if await self._settle_elicitation(request_id, tenant, decision, answer, args, remember, by, door):
-            return None
+            return False
         args = read_arguments(args) if isinstance(args, Mapping) else args
         no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
         who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
@@ -299,14 +303,15 @@ class Requests:
         make_mail = partial(self._make_mail, request_id, body, images)
         requested = await self._find_open(request_id, make_mail, tenant, may_repeat=key is not None)
         if requested is None:
-            return None
+            return True
         request = self._make_request(requested)
         if args is not None or (answer is not None and request.schema is not None):
             await self._load_checks()
         await self._check_decision(request, decision, answer, args, remember)
         if args is not None:
             await self._core.in_store(partial(self._check_args, requested, args))
-        return await self._post(request_id, make_mail)
+        await self._post(request_id, make_mail)
+        return False
 
     async def deliver(
         self,
@@ -318,7 +323,7 @@ class Requests:
         door: str = "",
         key: str | None = None,
         tenant: str | None = None,
-    ) -> None:
+    ) -> bool:
         """Deliver the result of a deferred call of any tenant, or of one. See `Runtime.deliver`."""
         _check_author(by, "", key, door)
         answer, images = _read_delivery(result, error)
@@ -330,12 +335,13 @@ class Requests:
         make_mail = partial(self._make_mail, request_id, body, images)
         requested = await self._find_open(request_id, make_mail, tenant, may_repeat=key is not None)
         if requested is None:
-            return
+            return True
         if not requested.deferred:
             raise InvalidDecision(
                 f"request {request_id} is about a call of {requested.gate} that waits for a person: decide it"
             )
         await self._post(request_id, make_mail)
+        return False
 
     async def _find_open(
         self, request_id: str, make_mail: Callable[[], Mail], tenant: str | None, *, may_repeat: bool
