@@ -5,12 +5,8 @@ from __future__ import annotations
 from cantrip_actors import Request
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
-<<<<<<< HEAD
 from cantrip_actors.http.entities import check_cursor
-=======
-from cantrip_actors.http.dispatches import decide_dispatch, is_of_dispatch, read_request_page
 from cantrip_actors.http.files import answer_of
->>>>>>> main
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import request_shape
 from cantrip_actors.loom.selection import Page
