@@ -30,7 +30,7 @@ ElementTarget = Annotated[
 SecretTexts = Injected[Mapping[str, str] | None]
 
 
-@gate(idempotent=True, ephemeral=True, risks=RISKS)
+@gate(idempotent=True, ephemeral=True, visible_for=1, risks=RISKS)
 async def goto(
     url: Annotated[str, Field(max_length=8192, description="an http or https address")],
     browser: Injected[EntityBrowser],
@@ -49,7 +49,7 @@ async def goto(
     return await browser.perform(work, secrets)
 
 
-@gate(idempotent=True, read_only=True, ephemeral=True, risks=RISKS)
+@gate(idempotent=True, read_only=True, ephemeral=True, visible_for=1, risks=RISKS)
 async def look(
     browser: Injected[EntityBrowser],
     part: Annotated[int, Field(ge=1, description="the part of a long page, from 1")] = 1,
@@ -181,7 +181,7 @@ async def tabs(
     return await browser.perform(work, secrets)
 
 
-@gate(idempotent=True, read_only=True, ephemeral=True, risks=RISKS)
+@gate(idempotent=True, read_only=True, ephemeral=True, visible_for=1, risks=RISKS)
 async def screenshot(
     browser: Injected[EntityBrowser],
     target: Annotated[str | None, Field(description="an element; left out: what the window shows")] = None,

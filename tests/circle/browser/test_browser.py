@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, LethalTrifecta, Runtime, gate, scripted
+from cantrip_actors import Cantrip, Circle, Invocation, LethalTrifecta, Runtime, gate, scripted
 from cantrip_actors.gates import browser
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.wards import max_turns
@@ -126,7 +126,27 @@ async def test_looks_leave_the_context_and_a_screenshot_is_an_image(site: Site) 
     (image,) = episode.thread[1].images
     assert image.media_type == "image/jpeg"
     assert image.width == 1280
-    assert all(turn.gate_calls[0].ephemeral for turn in episode.thread[:2])
+    assert "Shop" in episode.thread[0].observation  # the loom keeps it
+
+
+@pytest.mark.rule("B-03")
+async def test_the_model_sees_a_page_for_one_query_and_a_change_for_two(site: Site) -> None:
+    site.pages["/"] = SHOP
+    script = [("goto", {"url": f"{site.url}/"}), ("click", {"target": "#more"}), ("tabs", {}), ("tabs", {})]
+    seen: list[str] = []
+
+    def answer(context: Invocation) -> dict[str, Any]:
+        seen.append("\n".join(message.content or "" for message in context))
+        if len(seen) > len(script):
+            return {"tool_calls": [{"gate": "done", "args": {"answer": "seen"}}]}
+        gate, args = script[len(seen) - 1]
+        return {"tool_calls": [{"gate": gate, "args": args}]}
+
+    circle = Circle(gates=["done", *browser([site.place], allow_private=True)], wards=[max_turns(9)])
+    async with Runtime.open("memory:") as runtime:
+        await runtime.cast(Cantrip(crystal=scripted(answer), circle=circle), "Look.")
+    assert ['heading "Shop"' in context for context in seen] == [False, True, False, False, False]
+    assert ["more things" in context for context in seen] == [False, False, True, True, False]
 
 
 @pytest.mark.rule("B-02")
