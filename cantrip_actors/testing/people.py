@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
+from types import TracebackType
 
 import anyio
 import anyio.abc
@@ -28,8 +29,7 @@ ReplyFunction = Callable[[Request], ScriptedReply | None]
 ReplyScript = Iterable[ScriptedReply] | ReplyFunction
 
 
-@asynccontextmanager
-async def people(runtime: Runtime, **scripts: ReplyScript) -> AsyncIterator[list[Request]]:
+def people(runtime: Runtime, **scripts: ReplyScript) -> AbstractAsyncContextManager[list[Request]]:
     """Have people reply to the utterances and questions of all entities, for an `async with` block.
 
         async with people(runtime, anna=["Anna.", "Blue."]) as requests:
@@ -41,14 +41,31 @@ async def people(runtime: Runtime, **scripts: ReplyScript) -> AsyncIterator[list
     addresses a person is for that person, and any other for the first one who has a reply. A request for which nobody
     has a reply stays open. The block gets the list of the requests, which grows as they come.
     """
-    functions = {name: _make_function(script) for name, script in scripts.items()}
-    seen: list[Request] = []
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(_reply_to_all, runtime, functions, seen)
-        try:
-            yield seen
-        finally:
-            tasks.cancel_scope.cancel()
+    return _ScriptedPeople(runtime, {name: _make_function(script) for name, script in scripts.items()})
+
+
+class _ScriptedPeople:
+    """Runs the task that replies, while a block runs; an error of the block leaves it as itself, not in a group."""
+
+    def __init__(self, runtime: Runtime, functions: Mapping[str, ReplyFunction]) -> None:
+        self._runtime = runtime
+        self._functions = functions
+        self._tasks = anyio.create_task_group()
+
+    async def __aenter__(self) -> list[Request]:
+        seen: list[Request] = []
+        await self._tasks.__aenter__()
+        await self._tasks.start(_reply_to_all, self._runtime, self._functions, seen)
+        return seen
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        self._tasks.cancel_scope.cancel()
+        if isinstance(error, Exception):
+            await self._tasks.__aexit__(None, None, None)
+            return False
+        return await self._tasks.__aexit__(kind, error, trace)
 
 
 async def _reply_to_all(

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,10 @@ from cantrip_actors import (
     scripted,
 )
 from cantrip_actors.gates import person
-from cantrip_actors.loom.export.chat import build_tools
+from cantrip_actors.loom.export.atif import trajectory
+from cantrip_actors.loom.export.chat import build_tools, chat_jsonl
+from cantrip_actors.loom.export.conversation import conversation_of
+from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.testing import Crash, Declined, Process, every_crash_point, people, run_with_crashes, virtual
 from cantrip_actors.wards import max_depth, max_turns, remove_gate
 from tests.pictures import PDF, png
@@ -385,6 +389,79 @@ async def test_replies_stay_words_of_a_person_in_a_selective_fold() -> None:
     async with Runtime.open("memory:") as runtime, people(runtime, anna=["1", "2", "3"]):
         await runtime.cast(spell, "Go.")
     assert contexts[0] == ["Go.", "One?", "1", "", "[folded:look_up]", "Two?", "2", "Three?", "3"]
+
+
+async def test_a_fold_leaves_no_question_without_its_reply() -> None:
+    contexts: list[Any] = []
+
+    def count(context: Any) -> Any:
+        contexts.append(roles(context))
+        asked = int(context[-1].content) if context[-1].content.isdecimal() else 0
+        return done("ok") if asked == 6 else f"Question {asked + 1}?"
+
+    spell = talking(count, folding=Folding(trigger_after_turns=3, keep_turns=2))
+    async with Runtime.open("memory:") as runtime, people(runtime, anna=["1", "2", "3", "4", "5", "6"]):
+        await runtime.cast(spell, "Go.")
+    assert contexts[-1][:1] == [("user", "Go.")]
+    assert contexts[-1][1][1].startswith("[folded: turns 1-")
+    assert contexts[-1][-4:] == [
+        ("assistant", "Question 5?"),
+        ("user", "5"),
+        ("assistant", "Question 6?"),
+        ("user", "6"),
+    ]
+    for context in contexts:
+        for before, message in pairwise(context):
+            assert before[0] == "user" or message == ("user", before[1].removeprefix("Question ").removesuffix("?"))
+
+
+async def test_a_conversation_is_exported_as_the_crystal_read_it() -> None:
+    contexts: list[Any] = []
+
+    def note(context: Any) -> Any:
+        contexts.append(roles(context))
+        return done("ok")
+
+    look = {"content": "I look.", **say("look_up", word="cat")}
+    async with Runtime.open("memory:") as runtime, people(runtime, anna=["Anna.", Declined("busy")]):
+        episode = await runtime.cast(talking("Name?", look, " ", "Colour?", note), "Go.")
+        (line,) = chat_jsonl([conversation_of(runtime.loom, episode.entity_id)])
+        assert "no reply: anna declined: busy" in b"".join(html_page(runtime.loom)).decode()
+        steps = trajectory(runtime.loom, episode.entity_id)["steps"]
+    messages = [(one["role"], one["content"] or "") for one in orjson.loads(line)["messages"]]
+    assert messages[: len(contexts[0])] == contexts[0]
+    assert ("user", "Anna.") in messages
+    assert [tool["function"]["name"] for tool in orjson.loads(line)["tools"]] == ["done", "look_up"]
+    assert "Anna." in str(steps)
+
+
+async def test_an_entity_that_moves_to_a_circle_without_a_person_reads_that_its_text_is_gone(
+    tmp_path: Path,
+) -> None:
+    seen: list[Any] = []
+
+    def note(context: Any) -> Any:
+        seen.append(context[-1].content)
+        return done("ok")
+
+    url = f"jsonl:{tmp_path / 'loom'}"
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.ensure("talk", talking("Hello?"))
+        await entity.post("Go.", key="go")
+        async with runtime.requests(follow=True) as requests:
+            await anext(requests)
+    silent = Cantrip(scripted(note), circle=Circle(["done", look_up], [max_turns(20)]), name="talk")
+    async with Runtime.open(url) as runtime:
+        await runtime.resume(entity.id, cantrip=silent)
+        assert (await runtime.get_entity(entity.id).episode()).result == "ok"
+    assert "the entity moved to a cantrip without it" in seen[0]
+
+
+async def test_an_error_of_a_test_leaves_the_block_of_scripted_people_as_itself() -> None:
+    async with Runtime.open("memory:") as runtime:
+        with pytest.raises(ZeroDivisionError):
+            async with people(runtime):
+                1 / 0  # noqa: B018
 
 
 # Any conversation
