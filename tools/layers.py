@@ -73,7 +73,8 @@ ROWS: dict[str, Row] = {
         f"{COMMON} msgspec opentelemetry starlette uuid_utils",
     ),
     "cantrip_actors.testing": _row(
-        "terms user_code loom crystal circle runtime cantrip_actors supervisors", f"{COMMON} hypothesis"
+        "terms user_code records machine loom crystal circle runtime cantrip_actors supervisors",
+        f"{COMMON} hypothesis trio",
     ),
     "cantrip_actors.cluster": _row("", "ray"),
     "cantrip_actors.cli": _row(
