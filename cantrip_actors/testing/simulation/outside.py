@@ -8,7 +8,7 @@ also if the code that has asked catches it.
 
 from __future__ import annotations
 
-import datetime as datetimes
+import datetime as dt
 import os
 import random
 import socket
@@ -41,7 +41,7 @@ _UPTIME: Final = 100_000.0
 """Seconds since the machine started, likewise."""
 
 _LIBRARIES: Final = tuple(
-    os.path.join(path, "")
+    f"{Path(path).resolve()}{os.sep}"
     for path in {
         *(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")),
         *(str(Path(package.__file__ or "").parent) for package in (cantrip_actors, supervisors)),
@@ -142,15 +142,15 @@ class OutsideWorld:
 
     def _list_user_replacements(self, scenario: Callable[..., Any]) -> Iterator[tuple[dict[str, Any], str, Any]]:
         """Yield the global variables of the user's modules that are clocks, and what stands in for them."""
-        stand_ins = {
+        stand_ins: dict[int, Any] = {
             id(_TIME[name]): self._make_clock(name, convert)  # imported by its name
             for name, convert in _CLOCKS.items()
         }
         stand_ins[id(_TIME["sleep"])] = partial(self._refuse, "time.sleep()", _USE_SLEEP)
-        dated = self._guard_class(datetimes.datetime, ("now", "utcnow", "today"))
-        dates = self._guard_class(datetimes.date, ("today",))
-        stand_ins[id(datetimes.datetime)], stand_ins[id(datetimes.date)] = dated, dates
-        stand_ins[id(datetimes)] = SimpleNamespace(**{**vars(datetimes), "datetime": dated, "date": dates})
+        dated = self._guard_class(dt.datetime, ("now", "utcnow", "today"))
+        dates = self._guard_class(dt.date, ("today",))
+        stand_ins[id(dt.datetime)], stand_ins[id(dt.date)] = dated, dates
+        stand_ins[id(dt)] = SimpleNamespace(**{**vars(dt), "datetime": dated, "date": dates})
         for variables in _list_user_globals(scenario):
             for name, value in list(variables.items()):
                 if id(value) in stand_ins:
@@ -176,9 +176,7 @@ class OutsideWorld:
             def __call__(cls, *args: Any, **named: Any) -> Any:
                 return kind(*args, **named)
 
-        methods = {
-            name: staticmethod(partial(self._refuse, f"{kind.__name__}.{name}()", _USE_TIME)) for name in names
-        }
+        methods = {name: staticmethod(partial(self._refuse, f"{kind.__name__}.{name}()", _USE_TIME)) for name in names}
         return Meta(kind.__name__, (kind,), methods)
 
     def _make_uuid7(self) -> UUID:
@@ -213,7 +211,7 @@ _seen: dict[str, bool] = {}
 def _is_user_file(name: str) -> bool:
     is_user = _seen.get(name)
     if is_user is None:
-        is_user = _seen[name] = not name.startswith("<") and not os.path.abspath(name).startswith(_LIBRARIES)
+        is_user = _seen[name] = not name.startswith("<") and not str(Path(name).resolve()).startswith(_LIBRARIES)
     return is_user
 
 

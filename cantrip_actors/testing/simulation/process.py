@@ -1,4 +1,4 @@
-"""The processes of a simulation: each runs the scenario, has a runtime or several, dies of its faults, and comes back."""
+"""The processes of a simulation: each runs the scenario, dies of its faults, and begins again."""
 
 from __future__ import annotations
 

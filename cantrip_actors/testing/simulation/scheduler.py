@@ -9,12 +9,13 @@ effect on others. That is why both event loops take the same course.
 
 A task belongs to the process that its parent belongs to. The tasks of a process that is stopped or dead are not chosen.
 
-For asyncio this is an event loop of our own, without a selector: nothing in a simulation waits for a socket. For trio it
-is a clock, and a queue in the place of that of the runner.
+For asyncio this is an event loop of our own, which never asks its selector: nothing in a simulation waits for a socket.
+For trio it is a clock, and a queue in the place of that of the runner.
 """
 
 from __future__ import annotations
 
+# ruff: noqa: SLF001  # asyncio's loop has no public face for what a loop of one's own has to replace
 import asyncio
 import heapq
 import math
@@ -133,9 +134,9 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         """Return the simulated time."""
         return self._scheduler.now
 
-    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:  # type: ignore[override]
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """Make a task, and let the scheduler know."""
-        parent = asyncio.current_task(self) if asyncio._get_running_loop() is self else None  # noqa: SLF001
+        parent = asyncio.current_task(self) if asyncio._get_running_loop() is self else None
         task = super().create_task(coro, **options)
         self._scheduler.add(task, parent)
         return task
@@ -191,7 +192,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
         return True
 
 
-_DELIVER = _asyncio.CancelScope._deliver_cancellation  # noqa: SLF001  # anyio has no public name for it
+_DELIVER = _asyncio.CancelScope._deliver_cancellation  # anyio has no public name for it
 
 
 def make_backend_options(backend: str, scheduler: Scheduler) -> dict[str, Any]:
@@ -203,7 +204,7 @@ def make_backend_options(backend: str, scheduler: Scheduler) -> dict[str, Any]:
 
 
 def _find_asyncio_task() -> Any:
-    return asyncio.current_task() if asyncio._get_running_loop() is not None else None  # noqa: SLF001
+    return asyncio.current_task() if asyncio._get_running_loop() is not None else None
 
 
 class _RunQueue:
@@ -258,7 +259,8 @@ def _make_trio_options(scheduler: Scheduler) -> dict[str, Any]:
         """Puts the queue in its place, and reports new tasks."""
 
         def before_run(self) -> None:
-            GLOBAL_RUN_CONTEXT.runner.runq = _RunQueue(scheduler)
+            runner: Any = GLOBAL_RUN_CONTEXT.runner
+            runner.runq = _RunQueue(scheduler)
 
         def task_spawned(self, task: trio.lowlevel.Task) -> None:
             runner, parent = GLOBAL_RUN_CONTEXT.runner, getattr(GLOBAL_RUN_CONTEXT, "task", None)

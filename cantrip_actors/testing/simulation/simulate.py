@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
-from cantrip_actors.loom import Store
+from cantrip_actors.loom import Loom
 from cantrip_actors.terms.arguments import check_kind, check_whole, is_number
 from cantrip_actors.testing.simulation.faults import FAULT_KINDS, FaultKind, InjectedFault, draw_faults
 from cantrip_actors.testing.simulation.outside import NotSimulated
@@ -54,7 +54,13 @@ class SimulationFailed(AssertionError):
     """
 
     def __init__(
-        self, what: str, seed: str, faults: tuple[InjectedFault, ...], trace: tuple[SimulatedEvent, ...], *, shuffles: bool
+        self,
+        what: str,
+        seed: str,
+        faults: tuple[InjectedFault, ...],
+        trace: tuple[SimulatedEvent, ...],
+        *,
+        shuffles: bool,
     ) -> None:
         super().__init__(what)
         self.seed = seed
@@ -72,7 +78,7 @@ class _Course(NamedTuple):
     nodes: int
     latency: tuple[float, float]
     lasts: float
-    check: Callable[[Store], object] | None
+    check: Callable[[Loom], object] | None
 
     def run(self, faults: Sequence[InjectedFault], *, shuffles: bool) -> SimulatedWorld:
         """Run it. Raises NotSimulated."""
@@ -105,7 +111,7 @@ def simulate(
     latency: tuple[float, float] = (0.5, 20.0),
     lasts: float = 86_400.0,
     shuffles: bool = True,
-    check: Callable[[Store], object] | None = None,
+    check: Callable[[Loom], object] | None = None,
     shrink: bool = True,
 ) -> Simulated[T]:
     """Run a scenario in simulated processes, with an order of events, latencies and faults that one seed decides.
@@ -126,7 +132,7 @@ def simulate(
         latency: the shortest and the longest time of a query to a crystal, in seconds.
         lasts: simulated seconds after which a scenario that has not ended has failed.
         shuffles: whether the seed decides the order of tasks that can run at the same time.
-        check: called at the end with the loom, read-only.
+        check: called at the end with the loom, which is read-only.
         shrink: whether a failure is repeated with fewer faults, to find those that it needs.
 
     Raises:
@@ -159,8 +165,8 @@ def simulate(
 
 def _parse_seed(seed: int | str) -> str:
     """Return the text of a seed. Raises ValueError for one of another version."""
-    text = f"{VERSION}-{seed}" if isinstance(seed, int) and not isinstance(seed, bool) else seed
-    version, dash, number = text.partition("-") if isinstance(text, str) else ("", "", "")
+    text = f"{VERSION}-{seed}" if type(seed) is int else str(seed)
+    version, dash, number = text.partition("-")
     if not (dash and version.isdigit() and number.isdigit()):
         raise ValueError(f'seed: expected a number from 0 on, or a text such as "{VERSION}-17", got {seed!r}')
     if int(version) != VERSION:
@@ -175,20 +181,27 @@ def _shrink(
     course: _Course, faults: list[InjectedFault], world: SimulatedWorld, *, shuffles: bool
 ) -> tuple[list[InjectedFault], bool, SimulatedWorld]:
     """Leave out each fault, and the order from the seed, without which the run fails in the same way."""
-    kind = type(world.error)
+    kind = type(_find_leaf(world.error))
     at = 0
     while at < len(faults):
         fewer = [*faults[:at], *faults[at + 1 :]]
         simpler = course.run(fewer, shuffles=shuffles)
-        if type(simpler.error) is kind:
+        if type(_find_leaf(simpler.error)) is kind:
             faults, world = fewer, simpler
         else:
             at += 1
     if shuffles:
         simpler = course.run(faults, shuffles=False)
-        if type(simpler.error) is kind:
+        if type(_find_leaf(simpler.error)) is kind:
             return faults, False, simpler
     return faults, shuffles, world
+
+
+def _find_leaf(error: BaseException | None) -> BaseException | None:
+    """Return the first error of a group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _make_failure(
@@ -201,7 +214,7 @@ def _make_failure(
     line = f"simulate({name}, {course.seed!r}, {', '.join(f'{key}={value!r}' for key, value in options.items())})"
     trace = tuple(world.trace)
     left_out = [f"… {len(trace) - _LINES} lines before"] if len(trace) > _LINES else []
-    error = world.error
+    error = _find_leaf(world.error)
     text = "\n".join(
         [
             f"seed {course.seed} fails after {world.seconds:.3f} simulated seconds: {type(error).__name__}: {error}",

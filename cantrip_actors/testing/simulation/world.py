@@ -15,11 +15,12 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import mark_gone
+from cantrip_actors.loom import Loom, mark_gone
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.verify import verify_loom
+from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.testing.simulation.faults import FaultKind, InjectedFault
-from cantrip_actors.testing.simulation.outside import NotSimulated, OutsideWorld
+from cantrip_actors.testing.simulation.outside import OutsideWorld
 from cantrip_actors.testing.simulation.process import SimulatedProcess
 from cantrip_actors.testing.simulation.scheduler import Scheduler, make_backend_options
 from cantrip_actors.user_code.attempt import WATCH
@@ -84,7 +85,8 @@ class SimulatedWorld:
         """How many writes each process has begun, in all of its lives."""
         self.path = path
         self.url = f"sqlite:{path}"
-        self.is_shared = processes > 1
+        self.is_shared = processes > 1 or any(fault.kind == "unsure" for fault in faults)
+        """Whether the loom is like one on a server, for several processes: no other one loses answers to commits."""
         self._seed = seed
         self._scenario = scenario
         self._processes = processes
@@ -113,7 +115,7 @@ class SimulatedWorld:
         """Add a line to the trace."""
         self.trace.append(SimulatedEvent(self.now, process.name, what))
 
-    def run(self, backend: str, check: Callable[[Any], object] | None) -> None:
+    def run(self, backend: str, check: Callable[[Loom], object] | None) -> None:
         """Run it to its end, and check the loom."""
         outside = OutsideWorld(
             lambda: self.now,
@@ -128,7 +130,7 @@ class SimulatedWorld:
         with outside.enter(self._scenario):
             anyio.run(self._run, check, backend=backend, backend_options=options)
 
-    async def _run(self, check: Callable[[Any], object] | None) -> None:
+    async def _run(self, check: Callable[[Loom], object] | None) -> None:
         self._over = anyio.Event()
         async with anyio.create_task_group() as self._tasks:
             for number in range(1, self._processes + 1):
@@ -147,7 +149,7 @@ class SimulatedWorld:
                 life.unwind()
             self._tasks.cancel_scope.cancel()
 
-    def _read_loom(self, check: Callable[[Any], object] | None) -> None:
+    def _read_loom(self, check: Callable[[Loom], object] | None) -> None:
         """Take the bytes of the loom, before anything else is written, and check them."""
         if not self.path.exists():
             return
@@ -162,7 +164,7 @@ class SimulatedWorld:
                 self._fail(AssertionError(f"the loom is damaged: {faults[0]}"))
             elif check is not None:
                 try:
-                    check(store)
+                    check(Loom(store, _append_nothing))
                 except Exception as error:
                     self._fail(error)
 
@@ -306,3 +308,6 @@ class SimulatedWorld:
         await anyio.sleep(fault.seconds)
         self._troubles[process.number, fault.kind] -= 1
 
+
+async def _append_nothing(_: object) -> None:
+    raise LoomError("the simulation is over: nothing is recorded any more")
