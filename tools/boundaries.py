@@ -107,6 +107,16 @@ BOUNDARIES: tuple[Boundary, ...] = (
     ),
     Boundary("cantrip_actors/own_files/modes.py", "_warn", "the same, in a module that may not import the library"),
     Boundary("cantrip_actors/testing/crashes.py", "Process._live", "what a crashed process raises is lost with it"),
+    Boundary(
+        "cantrip_actors/testing/simulation/world.py",
+        "SimulatedWorld._live",
+        "what a scenario raises is the outcome of its simulation",
+    ),
+    Boundary(
+        "cantrip_actors/testing/simulation/world.py",
+        "SimulatedWorld._read_loom",
+        "what a check of the loom raises is the outcome of its simulation",
+    ),
     Boundary("cantrip_actors/runtime/face/owner.py", "Owner._run", "`open` and `close` raise it in the caller's task"),
     Boundary("cantrip_actors/observe/tracing.py", "attempt", "a span processor's exception has no effect"),
     Boundary(

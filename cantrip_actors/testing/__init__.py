@@ -7,13 +7,27 @@
 
 from cantrip_actors.testing.crashes import Crash, Crashed, Process, Survived, every_crash_point, run_with_crashes
 from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
+from cantrip_actors.testing.simulation import (
+    InjectedFault,
+    NotSimulated,
+    Simulated,
+    SimulatedProcess,
+    SimulationFailed,
+    simulate,
+    unruly,
+)
 from supervisors.testing import Stuck, virtual
 
 __all__ = [
     "Crash",
     "Crashed",
+    "InjectedFault",
+    "NotSimulated",
     "Process",
     "RealQuery",
+    "Simulated",
+    "SimulatedProcess",
+    "SimulationFailed",
     "Stuck",
     "Survived",
     "every_crash_point",
@@ -21,6 +35,8 @@ __all__ = [
     "refuse_real_queries",
     "replace",
     "run_with_crashes",
+    "simulate",
+    "unruly",
     "virtual",
     "wild",
 ]

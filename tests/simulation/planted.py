@@ -5,21 +5,21 @@ A bug names the program of `scenarios.py` that shows it. `EXHAUSTIVE=1` looks fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from cantrip_actors.loom import Unsure
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.machine import accept, loop
-from cantrip_actors.machine.budget import Ledger
-from cantrip_actors.runtime.entity import mail_reader
+from cantrip_actors.runtime.entity import loading
 from cantrip_actors.runtime.entity.delegation import Delegation
 from cantrip_actors.runtime.loom import loom_writer
 from cantrip_actors.runtime.loom.loom_writer import LoomWriter
 from cantrip_actors.runtime.mail.inbox import Inbox
 from cantrip_actors.runtime.mail.inboxes import Inboxes
+from cantrip_actors.terms.messages import NO_USAGE
 from cantrip_actors.testing.simulation import simulate
 from tests.simulation.scenarios import PROGRAMS
 
@@ -27,8 +27,6 @@ Patch = AbstractContextManager[Any]
 
 _add, _settle, _write = Inbox.add, Inbox.settle, LoomWriter._write
 _append, _look_up, _replace_timers = SqliteStore.append, SqliteStore._look_up, SqliteStore.replace_timers
-_load = Ledger.load
-_read_mail = mail_reader.read_mail
 
 
 def lose_wake_up() -> Iterable[Patch]:
@@ -105,15 +103,14 @@ def check_no_lease() -> Iterable[Patch]:
     yield patch.object(SqliteStore, "_look_up", look_up)
 
 
-def decide_another_request() -> Iterable[Patch]:
-    """A decision that comes late decides the request that is open by then."""
+def begin_children_again() -> Iterable[Patch]:
+    """After a crash the children of a call begin again, beside those that have begun."""
 
-    def read_mail(mail: Any, episode: Any, request: Any, **more: Any) -> Any:
-        if mail.kind == "decision" and request is not None:
-            mail.body["request"] = request
-        return _read_mail(mail, episode, request, **more)
+    async def make_child(self: Delegation, index: int) -> Any:
+        action = self._action
+        return await self._maker.get_child_cell(self._parent, action.turn_id, action.children[index], None)
 
-    yield patch.object(mail_reader, "read_mail", read_mail)
+    yield patch.object(Delegation, "_make_child", make_child)
 
 
 def leave_children() -> Iterable[Patch]:
@@ -139,12 +136,8 @@ def fire_in_two_transactions() -> Iterable[Patch]:
 
 
 def forget_tokens() -> Iterable[Patch]:
-    """An entity that is loaded again has used no tokens yet."""
-
-    def load(self: Ledger, own: Any, loaded: Any) -> None:
-        _load(self, own, loaded._replace(in_period={}))
-
-    yield patch.object(Ledger, "load", load)
+    """The tokens of the children that ended before a crash are not counted."""
+    yield patch.object(loading, "sum_usage_under", lambda *_: NO_USAGE)
 
 
 def answer_all_callers() -> Iterable[Patch]:
@@ -187,24 +180,32 @@ class PlantedBug(NamedTuple):
     def name(self) -> str:
         return self.plant.__name__
 
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Have the bug in the product for a `with` block."""
+        with ExitStack() as patches:
+            for each in self.plant():
+                patches.enter_context(each)
+            yield
+
 
 BUGS: Final = [
-    PlantedBug(lose_wake_up, "Rush", 0),
-    PlantedBug(run_gate_twice, "Orders", 0),
-    PlantedBug(report_before_commit, "Orders", 0),
-    PlantedBug(take_mail_later, "Orders", 0),
-    PlantedBug(check_no_lease, "TakeOver", 0),
-    PlantedBug(decide_another_request, "Approvals", 0),
-    PlantedBug(leave_children, "Family", 0),
-    PlantedBug(fire_in_two_transactions, "Clock", 0),
-    PlantedBug(forget_tokens, "Budget", 0),
+    PlantedBug(lose_wake_up, "Rush", 2),
+    PlantedBug(run_gate_twice, "Orders", 23),
+    PlantedBug(report_before_commit, "Orders", 93),
+    PlantedBug(take_mail_later, "Orders", 14),
+    PlantedBug(check_no_lease, "TakeOver", 5),
+    PlantedBug(begin_children_again, "Family", 25),
+    PlantedBug(leave_children, "Family", 1),
+    PlantedBug(fire_in_two_transactions, "Clock", 30),
+    PlantedBug(forget_tokens, "Budget", 23),
     PlantedBug(answer_all_callers, "Orders", 0),
-    PlantedBug(lose_answer, "Orders", 0),
-    PlantedBug(trust_unsure_append, "Orders", 0),
+    PlantedBug(lose_answer, "Orders", 1),
+    PlantedBug(trust_unsure_append, "Orders", 53),
 ]
 
 
 def run(program: str, seed: int | str, **options: Any) -> Any:
     """Simulate a program of `scenarios.py`."""
     made = PROGRAMS[program]()
-    return simulate(made.run, seed, check=made.check, **{**made.options, **options})
+    return simulate(made.run, seed, check=made.check, reset=made.reset, **{**made.options, **options})

@@ -1,7 +1,7 @@
 """Programs to simulate, and what must be true of them whatever happens to their processes.
 
-Each is a class: an instance is one run. `run` is the scenario, which may begin again at any time; `check` looks at the
-loom in the end. An instance also counts the effects in the outside world, which outlast all processes.
+Each is a class. `run` is the scenario, which may begin again at any time; `check` looks at the
+loom in the end. An instance also counts the effects in the outside world, which outlast all processes, until `reset`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from cantrip_actors import (
     Cantrip,
     Circle,
     Entity,
-    EntityEnded,
     Invocation,
     Runtime,
     ask_first,
@@ -44,6 +43,9 @@ class Program:
     async def run(self, process: SimulatedProcess) -> None:
         """Do the work of one process."""
         raise NotImplementedError
+
+    def reset(self) -> None:
+        """Forget the effects of the run before."""
 
     def check(self, loom: Loom) -> None:
         """No intent is recorded twice."""
@@ -92,6 +94,9 @@ class Orders(Program):
         async with process.open(cantrips=[self.clerk], passivate_after=self.passivate_after) as runtime:
             await self.send_all(process, runtime)
         self.check_shipped()
+
+    def reset(self) -> None:
+        self.shipped.clear()
 
     async def send_all(self, process: SimulatedProcess, runtime: Runtime) -> None:
         """Send all orders from several senders at once."""
@@ -167,6 +172,9 @@ class Approvals(Program):
         doubled = [bill for bill, count in self.paid.items() if count > 1]
         assert not doubled, f"paid twice: {doubled}"
 
+    def reset(self) -> None:
+        self.paid.clear()
+
     @staticmethod
     def may_pay(bill: str) -> bool:
         """Return whether people allow a payment."""
@@ -226,6 +234,15 @@ class Family(Program):
         late = [what for what in self.acted if what.endswith("after the end")]
         assert not late, f"acted: {late}"
 
+    def reset(self) -> None:
+        self.acted.clear()
+
+    def check(self, loom: Loom) -> None:
+        super().check(loom)
+        parent = loom.named("parent")
+        assert parent is not None
+        assert len(loom.below(parent)) <= 3, f"{len(loom.below(parent))} children began"
+
     async def _interrupt(self, process: SimulatedProcess, entity: Entity) -> None:
         await anyio.sleep(6 * process.random.random())
         await entity.interrupt(now=True)
@@ -254,6 +271,9 @@ class Clock(Program):
             await schedule.remove()
             await anyio.sleep(60)
 
+    def reset(self) -> None:
+        self.began = None
+
     @staticmethod
     def _find_next(runtime: Runtime) -> float:
         (schedule,) = runtime.schedules()
@@ -269,37 +289,34 @@ class Clock(Program):
 
 
 class Budget(Program):
-    """An entity with a budget of tokens answers until it is used up, and not longer."""
+    """A parent casts one child after the other until the budget for all of them is used up, and not longer."""
 
     options: ClassVar[dict[str, Any]] = {"within": 15.0, "latency": (0.05, 1.0), "lasts": 900.0}
-    tokens = 60
+    tokens = 120
 
     def __init__(self) -> None:
-        self.spent = 0
-
-        def answer(_: Invocation) -> str:
-            self.spent += 12
-            return "done"
+        def answer(context: Invocation) -> Any:
+            number = sum(message.role == "assistant" for message in context)
+            if any("child" in message.content for message in context if message.role == "user"):
+                return "done"
+            return {"tool_calls": [{"gate": "call_agent", "args": {"intent": f"child {number}"}}]}
 
         crystal = scripted(answer, usage={"prompt_tokens": 10, "completion_tokens": 2})
-        circle = Circle(["done"], [max_turns(3), max_tokens(self.tokens, per="day", when_spent="end")])
-        self.clerk = Cantrip(crystal, circle=circle, name="clerk")
+        circle = Circle(["done", "call_agent"], [max_turns(20), max_tokens(self.tokens)])
+        self.parent = Cantrip(crystal, circle=circle, name="parent")
 
     async def run(self, process: SimulatedProcess) -> None:
-        async with process.open(cantrips=[self.clerk], passivate_after=1) as runtime:
-            entity = await runtime.ensure("clerk", self.clerk)
-            for number in range(8):
-                await anyio.sleep(3 * process.random.random())
-                try:
-                    await entity.send(f"intent {number}", key=f"intent {number}")
-                except EntityEnded:  # its budget is used up
-                    return
+        async with process.open(cantrips=[self.parent]) as runtime:
+            entity = await runtime.invoke(self.parent, "do all", name="parent", key="all")
+            episode = await entity.episode()
+            assert episode.truncated, "it has spent its budget"
 
     def check(self, loom: Loom) -> None:
         super().check(loom)
-        for entity in loom.entities():
-            spent = sum(turn.usage.total_tokens for turn in loom.turns(entity))
-            assert spent < self.tokens + 12, f"{spent} tokens of {self.tokens}"
+        parent = loom.named("parent")
+        assert parent is not None
+        spent = loom.subtree_usage(parent).total_tokens
+        assert spent <= self.tokens + 24, f"{spent} tokens of {self.tokens}"
 
 
 PROGRAMS = {one.__name__: one for one in (Orders, Rush, TakeOver, Approvals, Family, Clock, Budget)}

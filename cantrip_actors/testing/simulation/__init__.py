@@ -9,6 +9,7 @@ from cantrip_actors.testing.simulation.faults import FAULT_KINDS, FaultKind, Inj
 from cantrip_actors.testing.simulation.outside import NotSimulated
 from cantrip_actors.testing.simulation.process import SimulatedProcess
 from cantrip_actors.testing.simulation.simulate import Simulated, SimulationFailed, simulate
+from cantrip_actors.testing.simulation.unruly import unruly
 from cantrip_actors.testing.simulation.world import SimulatedEvent
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "SimulatedProcess",
     "SimulationFailed",
     "simulate",
+    "unruly",
 ]

@@ -134,10 +134,9 @@ class OutsideWorld:
         yield anyio.to_thread, "run_sync", self._run_in_thread
         yield Logger, "_write", lambda _, level, event, values: self._log(level, f"{event} {values or ''}".strip())
         yield lease, "_is_running", self._is_owner_running
-        for module in list(sys.modules.values()):
-            if getattr(module, "__name__", "").startswith("cantrip_actors") and (
-                vars(module).get("this_process") is lease.this_process
-            ):
+        this_process = lease.this_process  # before it is replaced itself
+        for name, module in list(sys.modules.items()):
+            if name.startswith("cantrip_actors.") and vars(module).get("this_process") is this_process:
                 yield module, "this_process", self._name_owner
 
     def _list_user_replacements(self, scenario: Callable[..., Any]) -> Iterator[tuple[dict[str, Any], str, Any]]:

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import Unsure
+from cantrip_actors.loom import Unsure, mark_gone
 from cantrip_actors.loom.store import Postponed
 from cantrip_actors.runtime.face.runtime import Runtime
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.testing.crashes import Crashed
-from cantrip_actors.testing.simulation.faults import InjectedFault
+from cantrip_actors.testing.simulation.faults import FaultKind, InjectedFault
 from cantrip_actors.testing.simulation.outside import EPOCH
 from cantrip_actors.testing.simulation.store import SimulatedStore
 from cantrip_actors.user_code.attempt import CodeKind
 from supervisors import StartFailed
-
-if TYPE_CHECKING:
-    from cantrip_actors.testing.simulation.world import SimulatedWorld
 
 T = TypeVar("T")
 
@@ -29,14 +28,58 @@ _OUTAGE = "the loom cannot be reached, because its simulation says so"
 _UNSURE = "the answer to a commit was lost, because its simulation says so"
 
 
-class SimulatedProcess:
-    """One life of a process of a simulation. A scenario is called with it, once for each life."""
+class ProcessHost(Protocol):
+    """The run of a simulation, as its processes see it."""
 
-    def __init__(self, world: SimulatedWorld, number: int, life: int) -> None:
+    url: str
+    path: Path
+    is_shared: bool
+    writes: Counter[int]
+
+    @property
+    def now(self) -> float:
+        """Simulated seconds since the beginning."""
+        ...
+
+    def make_chance(self, what: str) -> Random:
+        """Return random numbers for one purpose, from the seed."""
+        ...
+
+    def note(self, process: ProcessLife, what: str) -> None:
+        """Add a line to the trace."""
+        ...
+
+    def must_wait(self, process: ProcessLife) -> bool:
+        """Return whether an access to the store waits."""
+        ...
+
+    def has_trouble(self, process: ProcessLife, kind: FaultKind) -> bool:
+        """Return whether a fault of this kind has begun and is not over."""
+        ...
+
+    def find_fault(self, number: int) -> InjectedFault | None:
+        """Return the fault of the next write of a process, if it has one."""
+        ...
+
+    def begin_fault(self, process: ProcessLife, fault: InjectedFault) -> None:
+        """Do what a fault does to a process."""
+        ...
+
+    def end_fault(self, fault: InjectedFault) -> None:
+        """Do not let a fault of a write happen again."""
+        ...
+
+    def draw_latency(self) -> float:
+        """Return how long the next query takes, in seconds."""
+        ...
+
+
+class ProcessLife:
+    """One life of a process: its store, the faults that come, and its end."""
+
+    def __init__(self, world: ProcessHost, number: int, life: int) -> None:
         self.number = number
-        """Its number, from 1 on; it stays the same from life to life."""
         self.life = life
-        """Which of its lives it is, from 1 on."""
         self._world = world
         self._is_dead = False
         self._is_unwound = False
@@ -48,7 +91,6 @@ class SimulatedProcess:
         self.was_disturbed = False
         """Whether a fault has come in this life."""
         self._owners: list[str] = []
-        self._chance = world.make_chance(f"process {number}")
 
     @property
     def name(self) -> str:
@@ -65,25 +107,21 @@ class SimulatedProcess:
         """Whether this life has ended, one way or the other."""
         return self._is_dead or self._ended.is_set()
 
-    @property
-    def random(self) -> Random:
-        """Random numbers of its own, from the seed; each life begins with the same ones."""
-        return self._chance
-
     def open(self, **options: Any) -> Runtime:
-        """Return a runtime on the loom of the simulation; enter it with `async with`.
-
-        Args:
-            options: those of `Runtime.open`. `recover` is "resume" if it is left out.
-        """
+        """Return a runtime on the loom of the simulation."""
         world = self._world
         runtime = Runtime.open(world.url, **{"recover": "resume", **options})
         runtime._tree.opening = lambda: SimulatedStore(world.path, self, shared=world.is_shared)  # noqa: SLF001
         return runtime
 
-    def time_of_day(self) -> float:
-        """Return the simulated seconds since 1970."""
-        return EPOCH + self._world.now
+    @property
+    def now(self) -> float:
+        """Simulated seconds since the beginning."""
+        return self._world.now
+
+    def make_chance(self) -> Random:
+        """Return the random numbers of this process."""
+        return self._world.make_chance(f"process {self.number}")
 
     def note(self, text: str) -> None:
         """Add a line to the trace of the simulation."""
@@ -169,15 +207,20 @@ class SimulatedProcess:
         if not (self.was_disturbed and _is_of_loom(error)):
             return False
         self._is_dead = True
-        self._world.mark_gone(self._owners)
+        self._mark_gone()
         return True
 
     def die(self, fault: InjectedFault) -> None:
         """Run nothing any more, from the next wait on."""
         self._is_dead, self._down = True, fault.seconds
         if fault.kind == "kill":
-            self._world.mark_gone(self._owners)
+            self._mark_gone()
         self.end()
+
+    def _mark_gone(self) -> None:
+        """Let all processes know that its holders of leases have ended."""
+        for owner in self._owners:
+            mark_gone(owner)
 
     def end(self) -> None:
         """Let `wait` return."""
@@ -211,3 +254,43 @@ def _is_of_loom(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_of_loom, error.exceptions))
     return isinstance(error, (LoomError, StartFailed))
+
+
+class SimulatedProcess:
+    """A process of a simulation. The scenario is called with it, and with a new one after a crash."""
+
+    def __init__(self, life: ProcessLife) -> None:
+        self._life = life
+        self.random = life.make_chance()
+        """Random numbers of its own, from the seed; each life begins with the same ones."""
+
+    @property
+    def number(self) -> int:
+        """Its number, from 1 on; it stays the same after a crash."""
+        return self._life.number
+
+    @property
+    def life(self) -> int:
+        """Which of its lives it is, from 1 on."""
+        return self._life.life
+
+    @property
+    def name(self) -> str:
+        """Its name, as for a `Node`: "p1", "p2" …"""
+        return self._life.name
+
+    def open(self, **options: Any) -> Runtime:
+        """Return a runtime on the loom of the simulation; enter it with `async with`.
+
+        Args:
+            options: those of `Runtime.open`. `recover` is "resume" if it is left out.
+        """
+        return self._life.open(**options)
+
+    def time_of_day(self) -> float:
+        """Return the simulated seconds since 1970."""
+        return EPOCH + self._life.now
+
+    def note(self, text: str) -> None:
+        """Add a line to the trace of the simulation."""
+        self._life.note(text)

@@ -29,10 +29,10 @@ from anyio._backends import _asyncio
 if TYPE_CHECKING:
     import trio
 
-__all__ = ["Owner", "Scheduler", "make_backend_options"]
+__all__ = ["TaskOwner", "TaskScheduler", "make_backend_options"]
 
 
-class Owner(Protocol):
+class TaskOwner(Protocol):
     """A process, as the scheduler sees it."""
 
     @property
@@ -41,17 +41,17 @@ class Owner(Protocol):
         ...
 
 
-class _Place:
+class _TaskPlace:
     """The number of a task, and the process that it belongs to."""
 
     __slots__ = ("number", "owner")
 
-    def __init__(self, number: int, owner: Owner | None) -> None:
+    def __init__(self, number: int, owner: TaskOwner | None) -> None:
         self.number = number
         self.owner = owner
 
 
-class Scheduler:
+class TaskScheduler:
     """The clock and the choice of what runs next.
 
     Args:
@@ -64,9 +64,9 @@ class Scheduler:
         self.steps = 0
         """How often a task was chosen."""
         self._seed = seed
-        self._places: WeakKeyDictionary[Any, _Place] = WeakKeyDictionary()
+        self._places: WeakKeyDictionary[Any, _TaskPlace] = WeakKeyDictionary()
         self._count = 0
-        self._spawns_for: Owner | None = None
+        self._spawns_for: TaskOwner | None = None
         self._inherits = True
         self.find_current_task: Callable[[], Any] = lambda: None
         """Returns the task that runs; None outside of tasks."""
@@ -75,10 +75,10 @@ class Scheduler:
         """Take note of a new task."""
         self._count += 1
         owner = self.find_owner(parent) if self._inherits else self._spawns_for
-        self._places[task] = _Place(self._count, owner)
+        self._places[task] = _TaskPlace(self._count, owner)
 
     @contextmanager
-    def spawn_for(self, owner: Owner | None) -> Iterator[None]:
+    def spawn_for(self, owner: TaskOwner | None) -> Iterator[None]:
         """Make the tasks that are started in a `with` block, which does not wait, part of this process or of none."""
         self._inherits, self._spawns_for = False, owner
         try:
@@ -121,7 +121,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
     _scheduled: list[Any]
     _stopping: bool
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: TaskScheduler) -> None:
         self._scheduler = scheduler
         self._steps: list[tuple[Any, Any]] = []
         """The tasks that can run, and the handles that run them."""
@@ -195,7 +195,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 _DELIVER = _asyncio.CancelScope._deliver_cancellation  # anyio has no public name for it
 
 
-def make_backend_options(backend: str, scheduler: Scheduler) -> dict[str, Any]:
+def make_backend_options(backend: str, scheduler: TaskScheduler) -> dict[str, Any]:
     """Return the options with which `anyio.run` runs a program under a scheduler."""
     if backend == "asyncio":
         scheduler.find_current_task = _find_asyncio_task
@@ -210,7 +210,7 @@ def _find_asyncio_task() -> Any:
 class _RunQueue:
     """The tasks that trio can run. Iterating takes out those that run now."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: TaskScheduler) -> None:
         self._scheduler = scheduler
         self._tasks: list[Any] = []
         self._system: list[Any] = []
@@ -236,7 +236,7 @@ class _RunQueue:
         return iter([] if index is None else [self._tasks.pop(index)])
 
 
-def _make_trio_options(scheduler: Scheduler) -> dict[str, Any]:
+def _make_trio_options(scheduler: TaskScheduler) -> dict[str, Any]:
     import trio
     from trio._core._run import GLOBAL_RUN_CONTEXT
 

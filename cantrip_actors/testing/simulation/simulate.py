@@ -79,9 +79,11 @@ class _Course(NamedTuple):
     latency: tuple[float, float]
     lasts: float
     check: Callable[[Loom], object] | None
+    reset: Callable[[], object]
 
     def run(self, faults: Sequence[InjectedFault], *, shuffles: bool) -> SimulatedWorld:
         """Run it. Raises NotSimulated."""
+        self.reset()
         with tempfile.TemporaryDirectory(prefix="cantrip-simulation-") as folder:
             world = SimulatedWorld(
                 self.seed,
@@ -112,6 +114,7 @@ def simulate(
     lasts: float = 86_400.0,
     shuffles: bool = True,
     check: Callable[[Loom], object] | None = None,
+    reset: Callable[[], object] = lambda: None,
     shrink: bool = True,
 ) -> Simulated[T]:
     """Run a scenario in simulated processes, with an order of events, latencies and faults that one seed decides.
@@ -133,6 +136,7 @@ def simulate(
         lasts: simulated seconds after which a scenario that has not ended has failed.
         shuffles: whether the seed decides the order of tasks that can run at the same time.
         check: called at the end with the loom, which is read-only.
+        reset: called before each run, also of a failure that is repeated: it clears what the scenario counts outside.
         shrink: whether a failure is repeated with fewer faults, to find those that it needs.
 
     Raises:
@@ -151,7 +155,7 @@ def simulate(
         faults = draw_faults(Random(f"{name} faults"), nodes, within, kinds)
     for fault in faults:
         check_kind("faults", fault, InjectedFault, "InjectedFault values")
-    course = _Course(scenario, name, backend, nodes, latency, lasts, check)
+    course = _Course(scenario, name, backend, nodes, latency, lasts, check, reset)
     world = course.run(faults, shuffles=shuffles)
     if world.error is None:
         return Simulated(
@@ -187,7 +191,7 @@ def _shrink(
         fewer = [*faults[:at], *faults[at + 1 :]]
         simpler = course.run(fewer, shuffles=shuffles)
         if type(_find_leaf(simpler.error)) is kind:
-            faults, world = fewer, simpler
+            faults, world, at = fewer, simpler, 0  # an earlier one may not be needed any more
         else:
             at += 1
     if shuffles:

@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Postponed
 
-if TYPE_CHECKING:
-    from cantrip_actors.testing.simulation.process import SimulatedProcess
-
 T = TypeVar("T")
+
+
+class StoreOwner(Protocol):
+    """A process, as its store sees it."""
+
+    def must_wait(self) -> bool:
+        """Return whether the next access waits."""
+        ...
+
+    def check_reachable(self) -> None:
+        """Raise LoomError while the store cannot be reached."""
+        ...
+
+    def write(self, write: Callable[[], T], *, is_attempt: bool) -> T:
+        """Write, or do what a fault does to this write."""
+        ...
 
 
 class SimulatedStore(SqliteStore):
     """A store that belongs to a simulated process. `shared` says whether other processes use the same loom."""
 
-    def __init__(self, path: str | os.PathLike[str], process: SimulatedProcess, *, shared: bool) -> None:
+    def __init__(self, path: str | os.PathLike[str], process: StoreOwner, *, shared: bool) -> None:
         self._process = process
         self.shared = shared  # else it looks for mail of others and renews leases, all the time
         super().__init__(path, durability="none")

@@ -15,14 +15,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import Loom, mark_gone
+from cantrip_actors.loom import Loom
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.verify import verify_loom
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.testing.simulation.faults import FaultKind, InjectedFault
 from cantrip_actors.testing.simulation.outside import OutsideWorld
-from cantrip_actors.testing.simulation.process import SimulatedProcess
-from cantrip_actors.testing.simulation.scheduler import Scheduler, make_backend_options
+from cantrip_actors.testing.simulation.process import ProcessLife, SimulatedProcess
+from cantrip_actors.testing.simulation.scheduler import TaskScheduler, make_backend_options
 from cantrip_actors.user_code.attempt import WATCH
 
 T = TypeVar("T")
@@ -93,14 +93,14 @@ class SimulatedWorld:
         self._faults = list(faults)
         self._latency = tuple(map(math.log, latency))
         self._lasts = lasts
-        self._scheduler = Scheduler(self.make_chance("order").getrandbits(60) if shuffles else None)
+        self._scheduler = TaskScheduler(self.make_chance("order").getrandbits(60) if shuffles else None)
         self._waits = self.make_chance("store")
         self._share = self._waits.choice((0.0, 0.1, 0.5, 1.0))
         """How often an access to the store waits."""
         self._queries = self.make_chance("queries")
         self._troubles: Counter[tuple[int, FaultKind]] = Counter()
         """How many faults of each process, of each kind, have begun and are not over."""
-        self._lives: list[SimulatedProcess] = []
+        self._lives: list[ProcessLife] = []
 
     def make_chance(self, what: str) -> Random:
         """Return random numbers for one purpose, from the seed."""
@@ -111,9 +111,10 @@ class SimulatedWorld:
         """Simulated seconds since the beginning."""
         return self._scheduler.now
 
-    def note(self, process: SimulatedProcess, what: str) -> None:
-        """Add a line to the trace."""
-        self.trace.append(SimulatedEvent(self.now, process.name, what))
+    def note(self, process: ProcessLife, what: str) -> None:
+        """Add a line to the trace, until the simulation is over."""
+        if not self._over.is_set():
+            self.trace.append(SimulatedEvent(self.now, process.name, what))
 
     def run(self, backend: str, check: Callable[[Loom], object] | None) -> None:
         """Run it to its end, and check the loom."""
@@ -134,7 +135,8 @@ class SimulatedWorld:
         self._over = anyio.Event()
         async with anyio.create_task_group() as self._tasks:
             for number in range(1, self._processes + 1):
-                self._tasks.start_soon(self._host, number)
+                self._lives.append(ProcessLife(self, number, 1))
+                self._tasks.start_soon(self._host, self._lives[-1])
             for fault in self._faults:
                 if fault.at is not None:
                     self._tasks.start_soon(self._happen_at, fault, fault.at)
@@ -170,13 +172,9 @@ class SimulatedWorld:
 
     # The processes
 
-    async def _host(self, number: int) -> None:
+    async def _host(self, process: ProcessLife) -> None:
         """Run the lives of a process, one after the other."""
-        life = 0
         while True:
-            life += 1
-            process = SimulatedProcess(self, number, life)
-            self._lives.append(process)
             with self._scheduler.spawn_for(process):
                 self._tasks.start_soon(self._live, process)
             down = await process.wait()
@@ -184,24 +182,26 @@ class SimulatedWorld:
                 return
             self.deaths += 1
             await anyio.sleep(down)
+            process = ProcessLife(self, process.number, process.life + 1)
+            self._lives.append(process)
 
-    async def _live(self, process: SimulatedProcess) -> None:
+    async def _live(self, process: ProcessLife) -> None:
         WATCH.set(process.watch)
         self.note(process, "begins")
         try:
             with process.scope:
-                value = await self._scenario(process)
+                value = await self._scenario(SimulatedProcess(process))
                 if not self._over.is_set():
                     self.note(process, "ends")
                     self._finish(process, value)
         except Exception as error:
             if not (process.is_over or self._over.is_set()):
-                self.note(process, f"fails: {error!r}")
+                self.note(process, f"fails with {type(error).__name__}")
                 if not process.fail(error):
                     self._fail(error)
         process.end()
 
-    def _finish(self, process: SimulatedProcess, value: Any) -> None:
+    def _finish(self, process: ProcessLife, value: Any) -> None:
         if process.number == 1:
             self.value = value
             self._over.set()
@@ -211,9 +211,9 @@ class SimulatedWorld:
             self.error = error
             self._over.set()
 
-    def _find_process(self) -> SimulatedProcess | None:
+    def _find_process(self) -> ProcessLife | None:
         owner = self._scheduler.find_owner(self._scheduler.find_current_task())
-        return owner if isinstance(owner, SimulatedProcess) else None
+        return owner if isinstance(owner, ProcessLife) else None
 
     def _name_owner(self) -> str:
         process = self._find_process()
@@ -229,18 +229,13 @@ class SimulatedWorld:
         if process is not None and not process.is_over:
             self.note(process, f"logs at level {level}: {text}")
 
-    def mark_gone(self, owners: Sequence[str]) -> None:
-        """Let all processes know that these holders have ended."""
-        for owner in owners:
-            mark_gone(owner)
-
     # The store
 
-    def must_wait(self, process: SimulatedProcess) -> bool:
+    def must_wait(self, process: ProcessLife) -> bool:
         """Return whether an access to the store waits."""
-        return self._share > 0 and (self.has_trouble(process, "slow") or self._waits.random() < self._share)
+        return self.has_trouble(process, "slow") or self._waits.random() < self._share
 
-    def has_trouble(self, process: SimulatedProcess, kind: FaultKind) -> bool:
+    def has_trouble(self, process: ProcessLife, kind: FaultKind) -> bool:
         """Return whether a fault of this kind has begun and is not over."""
         return self._troubles[process.number, kind] > 0
 
@@ -291,7 +286,7 @@ class SimulatedWorld:
         if process is not None and not (process.is_over or self._over.is_set()):
             self.begin_fault(process, fault)
 
-    def begin_fault(self, process: SimulatedProcess, fault: InjectedFault) -> None:
+    def begin_fault(self, process: ProcessLife, fault: InjectedFault) -> None:
         """Do what a fault does to a process; it ends by itself."""
         self.note(process, repr(fault))
         process.was_disturbed = True
@@ -304,7 +299,7 @@ class SimulatedWorld:
             with self._scheduler.spawn_for(None):
                 self._tasks.start_soon(self._end_later, process, fault)
 
-    async def _end_later(self, process: SimulatedProcess, fault: InjectedFault) -> None:
+    async def _end_later(self, process: ProcessLife, fault: InjectedFault) -> None:
         await anyio.sleep(fault.seconds)
         self._troubles[process.number, fault.kind] -= 1
 
