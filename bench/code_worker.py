@@ -63,7 +63,7 @@ def _spell(language: str, count: int) -> Cantrip:
         turn = (len(context) - 2) // 2
         return {"code": PROGRAMS[language] if turn < count else ENDS[language]}
 
-    circle = Circle(["done", look], [max_turns(count + 1)], medium=language)  # type: ignore[arg-type]
+    circle = Circle(["done", look], [max_turns(count + 1)], medium=language)
     return Cantrip(scripted(policy, record=False), circle=circle)
 
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.face.work import NoAnswer, Receipt, Work
     from cantrip_actors.runtime.nodes.membership import Node
     from cantrip_actors.runtime.people.request import Request
-    from cantrip_actors.runtime.people.requests import RequestFeed
+    from cantrip_actors.runtime.people.requests import RequestFeed, RequestSource
     from cantrip_actors.runtime.time.schedules import Schedule
     from cantrip_actors.stream.events import (
         AttemptFailedEvent,
@@ -221,6 +221,7 @@ __all__ = [
     "Refused",
     "Request",
     "RequestFeed",
+    "RequestSource",
     "RequestedEvent",
     "Response",
     "ResumedEvent",
@@ -409,7 +410,7 @@ _HOMES = {
     "cantrip_actors.runtime.face.run": ("EpisodeRun",),
     "cantrip_actors.runtime.face.work": ("NoAnswer", "Receipt", "Work"),
     "cantrip_actors.runtime.people.request": ("Request",),
-    "cantrip_actors.runtime.people.requests": ("RequestFeed",),
+    "cantrip_actors.runtime.people.requests": ("RequestFeed", "RequestSource"),
     "cantrip_actors.runtime.time.schedules": ("Schedule",),
     "cantrip_actors.runtime.entity.upgrades": ("Move",),
 }

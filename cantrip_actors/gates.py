@@ -5,10 +5,11 @@ A gate that needs none is named, as `"done"` is here; `standard(name)` returns t
 """
 
 from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
+from cantrip_actors.circle.browser.shared_browser import browser
 from cantrip_actors.circle.gates.skills import make_skill_gate
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import Injected, gate
-from cantrip_actors.terms.own_gates import ASK, BACKGROUND, COMPACT, POST, QUESTION, RECALL, WAKE_ME
+from cantrip_actors.terms.own_gates import ASK, BACKGROUND, COMPACT, PERSON, POST, QUESTION, RECALL, WAKE_ME
 from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, wrap
 
 __all__ = [
@@ -20,11 +21,13 @@ __all__ = [
     "Refused",
     "ask",
     "background",
+    "browser",
     "compact",
     "echo",
     "fetch",
     "gate",
     "list_files",
+    "person",
     "post",
     "question",
     "read",
@@ -40,6 +43,7 @@ __all__ = [
 ask = ASK
 background = BACKGROUND
 compact = COMPACT
+person = PERSON
 post = POST
 wake_me = WAKE_ME
 question = QUESTION

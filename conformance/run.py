@@ -65,7 +65,7 @@ def _has_medium(medium: str, backend: str) -> bool:
 
     async def probe() -> bool:
         try:
-            circle = Circle(gates=["done"], wards=[{"max_turns": 1}], medium=medium)  # type: ignore[arg-type]
+            circle = Circle(gates=["done"], wards=[{"max_turns": 1}], medium=medium)
             async with Runtime.open("memory:") as runtime:
                 await runtime.cast(Cantrip(crystal=scripted(["hello"]), circle=circle), "does this medium exist?")
         except CantripError as error:

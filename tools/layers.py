@@ -54,7 +54,7 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.crystal": _row("terms user_code redact records stream", f"{COMMON} genai_prices httpx yaml"),
     "cantrip_actors.circle": _row(
         "terms user_code own_files redact records machine",
-        f"{COMMON} httpx jsonschema msgspec pydantic_core pydantic_monty pyseccomp wasmtime"
+        f"{COMMON} httpx jsonschema msgspec playwright pydantic_core pydantic_monty pyseccomp wasmtime"
         " tree_sitter tree_sitter_bash tree_sitter_javascript yaml",
     ),
     "cantrip_actors.mcp": _row("terms own_files redact", f"{COMMON} httpx2 mcp mcp_types"),
@@ -64,7 +64,8 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.recipes": _row("terms own_files crystal circle mcp cantrip_actors", f"{COMMON} yaml"),
     "cantrip_actors.agentic": _row("terms records machine runtime cantrip_actors", COMMON),
     "cantrip_actors.dispatch": _row(
-        "terms own_files records redact machine loom circle runtime cantrip_actors", f"{COMMON} msgspec yaml"
+        "terms own_files records redact machine loom circle runtime cli http cantrip_actors",
+        f"{COMMON} msgspec rich typer yaml",
     ),
     "cantrip_actors.evals": _row("terms user_code recipes cantrip_actors", COMMON),
     "cantrip_actors.observe": _row(
@@ -77,12 +78,12 @@ ROWS: dict[str, Row] = {
     ),
     "cantrip_actors.cluster": _row("", "ray"),
     "cantrip_actors.cli": _row(
-        "terms own_files redact records stream loom crystal circle runtime recipes dispatch evals"
+        "terms own_files redact records stream loom crystal circle runtime recipes evals"
         " cantrip_actors cluster observe http acp mcp mcp_server",
         f"{COMMON} click httpx rich typer yaml starlette",
     ),
     "cantrip_actors.http": _row(
-        "terms own_files redact records machine stream loom runtime dispatch observe mcp_server cantrip_actors"
+        "terms user_code own_files redact records machine stream loom runtime observe mcp_server cantrip_actors"
         " supervisors",
         f"{COMMON} httpx hypercorn jwt mcp starlette",
     ),

@@ -24,6 +24,7 @@ PUBLIC = (
     "cantrip_actors.crystals",
     "cantrip_actors.looms",
     "cantrip_actors.mcp",
+    "cantrip_actors.mediums",
     "cantrip_actors.recipes",
     "cantrip_actors.agentic",
     "cantrip_actors.observe",

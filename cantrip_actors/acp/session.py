@@ -61,6 +61,7 @@ from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.people.utterances import reply, rest
 from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.terms.messages import as_text
 
@@ -196,6 +197,8 @@ class EditorSession:
             raise _to_request_error(errors) from errors
         if episode is None:
             return "cancelled"
+        if isinstance(episode, Request):  # the next prompt is the reply
+            return "end_turn"
         metadata = await self.runtime.read(lambda: self.runtime.loom.last_metadata(episode.entity_id))
         return stop_reason(episode, metadata)
 
@@ -205,10 +208,13 @@ class EditorSession:
     async def _show(
         self,
         subscription: UpsertSubscription,
-        work: Callable[[], Awaitable[Episode | None]],
+        work: Callable[[], Awaitable[Episode | Request | None]],
         shown: frozenset[str] = frozenset(),
-    ) -> Episode | None:
-        """Send the updates of the entity while `work` waits for its episode, without those of the turns `shown`."""
+    ) -> Episode | Request | None:
+        """Send the updates of the entity while `work` waits for its episode, without those of the turns `shown`.
+
+        The episode may rest with an utterance that waits for a reply.
+        """
         pump = _Pump(self, subscription, shown)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pump.run)
@@ -230,11 +236,11 @@ class EditorSession:
             except* CantripError as errors:
                 await self.answer(_to_request_error(errors).message)
 
-    async def _await_episode(self, cancels: int) -> Episode:
+    async def _await_episode(self, cancels: int) -> Episode | Request:
         entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=self.cantrip()))
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._interrupt_if_asked, entity, cancels)
-            episode = await entity.episode()
+            episode = await rest(self.runtime, entity.id, entity.episode)
             tasks.cancel_scope.cancel()
         return episode
 
@@ -246,13 +252,15 @@ class EditorSession:
         while self._cancels <= cancels:
             await self._cancelled.wait()
 
-    async def _give(self, prompt: EditorPrompt, cancels: int) -> Episode | None:
-        """Give the entity the prompt as its intent; return the episode, None if the intent was withdrawn."""
-        work, episode = await self._begin(prompt), None
+    async def _give(self, prompt: EditorPrompt, cancels: int) -> Episode | Request | None:
+        """Give the entity the prompt as its intent, or as the reply that it waits for; return the episode, or the
+        utterance with which it rests. None if the intent was withdrawn.
+        """
+        work, episode = await self._reply(prompt) or await self._begin(prompt), None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cancel_if_asked, work, cancels)
             with suppress(Withdrawn):
-                episode = await work.result()
+                episode = await rest(self.runtime, work.entity_id, work.result)
             tasks.cancel_scope.cancel()
         return episode
 
@@ -260,6 +268,17 @@ class EditorSession:
         """Withdraw the intent of a prompt, or interrupt its episode, once the prompt is cancelled."""
         await self._wait_for_cancel(cancels)
         await work.cancel("cancelled in the editor", now=True, by=self.by)
+
+    async def _reply(self, prompt: EditorPrompt) -> Work | None:
+        """Give the entity the prompt as the reply that it waits for, and return its work; None if it waits for none."""
+        entity = await self.find_entity()
+        if entity is None or self._fork_at is not None:
+            return None
+        entity_id, by, door = entity.id, self.by, self.door
+        if await reply(self.runtime, entity_id, prompt.intent, by=by, door=door) is None:
+            return None
+        key = (await self.runtime.read(lambda: self.runtime.loom.intents(entity_id)))[-1].key
+        return entity.work if not key else await self.runtime.read(lambda: self.runtime.receipt(entity, key))
 
     async def _begin(self, prompt: EditorPrompt) -> Work:
         """Give the entity the prompt, or begin it with the prompt; return its work."""
@@ -408,6 +427,8 @@ class EditorSession:
         """Send a request to the editor's user and record the decision; without an answer the request stays open."""
         if request.id in self._asked or request.kind == "deferred":  # a program delivers the result, not the user
             return
+        if request.is_utterance:  # the next prompt is the reply
+            return
         self._asked.add(request.id)
         try:
             if request.kind == "question":
@@ -516,7 +537,8 @@ class _Pump:
             chunk = chunk_of(piece, self._prefix)
             if chunk is not None:
                 await self._session.tell(chunk)
-        if isinstance(output, ToolCallUpsert) and output.tool_name != "done":
+        talks = self._session.recipe.circle.medium == "person"
+        if isinstance(output, ToolCallUpsert) and output.tool_name not in ("done", *(("person",) if talks else ())):
             update = tool_update(output, self._session.locate, is_new=output.item_id not in self._calls)
             if is_file_write(output.tool_name, output.tool_arguments) and "content" in update:
                 update["content"] = [await self._session.make_diff(output.tool_arguments)]
@@ -524,17 +546,20 @@ class _Pump:
             self._calls[output.item_id] = output
             if output.terminal:
                 self._calls.pop(output.item_id, None)
-        elif isinstance(output, TurnComplete) and self._session.recipe.circle.medium != "tools":
+        elif isinstance(output, TurnComplete) and self._session.recipe.circle.has_programs:
             runtime = self._session.runtime
             turn = await runtime.read(partial(runtime.loom.turn, output.turn_id))
-            for update in program_of(turn, self._session.recipe.circle.medium):
+            for update in program_of(turn, self._session.recipe.circle.medium_name):
                 await self._session.tell(update)
 
-    async def finish(self, episode: Episode) -> None:
-        """Send the rest: the ends of unfinished calls, and the answer."""
+    async def finish(self, episode: Episode | Request) -> None:
+        """Send the rest: the ends of unfinished calls, and the answer, or the utterance with which it rests."""
         for upsert in self._calls.values():
             await self._session.tell({**tool_update(upsert, self._session.locate, is_new=False), "status": "failed"})
-        answer = as_text(episode.raw_result) if episode.terminated else episode.summary
+        if isinstance(episode, Request):
+            answer: str | None = episode.text
+        else:
+            answer = as_text(episode.raw_result) if episode.terminated else episode.summary
         for piece in self._segments.finish(answer):
             chunk = chunk_of(piece, self._prefix)
             if chunk is not None:

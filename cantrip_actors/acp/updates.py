@@ -12,6 +12,7 @@ from cantrip_actors import (
     Episode,
     FinalResponseEvent,
     Request,
+    RequestedEvent,
     SteeredEvent,
     StepCompleteEvent,
     TextEvent,
@@ -46,7 +47,7 @@ _KINDS: Final = {
     **dict.fromkeys(("search",), "search"),
     **dict.fromkeys(("write",), "edit"),
     **dict.fromkeys(("fetch",), "fetch"),
-    **dict.fromkeys(("shell", "python", "javascript", "terminal"), "execute"),
+    "terminal": "execute",
 }
 
 
@@ -112,22 +113,25 @@ Locate = Callable[[str], str]
 """Returns the absolute path of a path that a gate was called with: the protocol knows no other."""
 
 
-def tool_call(call_id: str, gate: str, args: Mapping[str, Any], status: str, locate: Locate = str) -> Update:
-    """Return the update for the start of a gate call."""
+def tool_call(
+    call_id: str, gate: str, args: Mapping[str, Any], status: str, locate: Locate = str, kind: str = ""
+) -> Update:
+    """Return the update for the start of a gate call; without a `kind`, it has the gate's."""
+    kind = kind or kind_of(gate)
     update: Update = {
         "sessionUpdate": "tool_call",
         "toolCallId": call_id,
         "title": _render_title(gate, args),
-        "kind": kind_of(gate),
+        "kind": kind,
         "status": status,
         "rawInput": dict(args),
     }
     path = args.get("path")
-    if isinstance(path, str) and kind_of(gate) in ("read", "edit", "search"):
+    if isinstance(path, str) and kind in ("read", "edit", "search"):
         update["locations"] = [{"path": locate(path)}]
     if is_file_write(gate, args):
         update["content"] = [make_diff(args, None, locate)]
-    elif kind_of(gate) == "execute" and isinstance(args.get("code"), str):
+    elif kind == "execute" and isinstance(args.get("code"), str):
         update["content"] = [make_block(args["code"])]
     return update
 
@@ -188,6 +192,8 @@ class UpdateReplay:
         """The calls without a result, by id."""
         self._text = ""
         """The text of the turn's utterance."""
+        self._utterances: set[str] = set()
+        """The ids of the calls that are utterances for a person, and have no reply."""
 
     def add(self, event: EntityEvent, turn: Turn | None) -> Iterator[Update]:
         """Yield the updates of an event; `turn` is the one that it completes."""
@@ -204,9 +210,8 @@ class UpdateReplay:
             case ToolCallEvent() if event.gate != "done":
                 self._calls[event.tool_call_id] = event
                 yield tool_call(_name_call(event), event.gate, event.args or {}, "in_progress", self._locate)
-            case ToolResultEvent() if event.tool_call_id in self._calls:
-                call = self._calls.pop(event.tool_call_id)
-                yield _finish_call(call, as_text(event.result), self._locate, is_error=event.is_error)
+            case RequestedEvent() | ToolResultEvent():
+                yield from self._add_result(event)
             case StepCompleteEvent():
                 if event.terminated or event.truncated:
                     yield from (_finish_call(call, "", self._locate, is_error=True) for call in self._calls.values())
@@ -220,13 +225,26 @@ class UpdateReplay:
             case _:
                 pass
 
+    def _add_result(self, event: RequestedEvent | ToolResultEvent) -> Iterator[Update]:
+        """Yield the end of a call; that of an utterance is a message of the user."""
+        if isinstance(event, RequestedEvent):
+            if event.is_utterance:
+                self._utterances.add(event.tool_call_id)
+        elif event.tool_call_id in self._utterances:
+            self._utterances.discard(event.tool_call_id)
+            yield make_chunk("user_message_chunk", as_text(event.result), event.id)
+        elif event.tool_call_id in self._calls:
+            call = self._calls.pop(event.tool_call_id)
+            yield _finish_call(call, as_text(event.result), self._locate, is_error=event.is_error)
+
 
 def _name_call(call: ToolCallEvent) -> str:
     return f"{call.turn_id}:{call.tool_call_id}"
 
 
-def _finish_call(call: ToolCallEvent, text: str, locate: Locate, *, is_error: bool) -> Update:
-    update = tool_call(_name_call(call), call.gate, call.args or {}, "failed" if is_error else "completed", locate)
+def _finish_call(call: ToolCallEvent, text: str, locate: Locate, *, is_error: bool, kind: str = "") -> Update:
+    status = "failed" if is_error else "completed"
+    update = tool_call(_name_call(call), call.gate, call.args or {}, status, locate, kind)
     update["sessionUpdate"] = "tool_call_update"
     update.pop("content", None)
     _add_result(update, text)
@@ -237,8 +255,8 @@ def program_of(turn: Turn, medium: str) -> Iterator[Update]:
     """Yield the program of a turn in a code circle, as one call."""
     if turn.code is not None:
         call = ToolCallEvent(turn.entity_id, 0.0, turn.id, "code", medium, {"code": turn.code})
-        yield tool_call(_name_call(call), medium, call.args or {}, "in_progress")
-        yield _finish_call(call, turn.observation, str, is_error=False)
+        yield tool_call(_name_call(call), medium, call.args or {}, "in_progress", kind="execute")
+        yield _finish_call(call, turn.observation, str, is_error=False, kind="execute")
 
 
 def stop_reason(episode: Episode, metadata: Mapping[str, Any]) -> str:

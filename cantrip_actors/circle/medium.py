@@ -14,11 +14,16 @@ reaches only its gates, and its arguments are untrusted data, checked against th
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Final, NamedTuple, Protocol
+from inspect import getattr_static
+from types import MappingProxyType
+from typing import Any, Final, Protocol, cast, get_args
 
+from cantrip_actors.circle.plain import is_plain
 from cantrip_actors.circle.step import (
     CLOSED,
     Exceeded,
@@ -30,7 +35,9 @@ from cantrip_actors.circle.step import (
     Suspended,
 )
 from cantrip_actors.machine.actions import Answer
-from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.arguments import check, show
+from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
+from cantrip_actors.terms.languages import BuiltIn, Language, MediumName, find_language
 from cantrip_actors.terms.messages import ToolDefinition
 
 __all__ = [
@@ -95,40 +102,128 @@ class Sandbox(Protocol):
         ...
 
 
-class Medium(NamedTuple):
-    """A language that circles can use."""
+class Medium(Protocol):
+    """A language in which entities write programs, and its sandboxes.
+
+    `Circle(medium=…)` takes one, or its name: an entry point of the group `cantrip_actors.mediums` gives a medium a
+    name. Subclass it: `fences` and `settings` have defaults.
+    """
 
     name: str
+    """The name that records, recipes and metrics have for it."""
     engine: str
     """The engine and its version; snapshots are valid for that version only."""
-    capability: Callable[[Sequence[ToolDefinition], ProgramLimits], str]
-    """Returns the text for the entity: the language, its limits, and the gates as functions with signatures."""
-    open: Callable[[Sequence[ToolDefinition], ProgramLimits], Sandbox]
-    """Returns a new, empty sandbox in which the gates are plain functions. May block."""
+    fences: Collection[str] = ()
+    """The names of its language in a fenced block of Markdown ("" for a block without one).
 
+    A response without a program of its own is searched for such blocks. If empty, its name and "" count.
+    """
+    settings: Mapping[str, Any] = MappingProxyType({})
+    """What its user chose, as JSON: part of the recorded circle and of the cantrip's id."""
+
+    @abstractmethod
+    def capability(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
+        """Return the text for the entity: the language, its limits, and how a program calls the gates."""
+        ...
+
+    @abstractmethod
+    def open(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> Sandbox:
+        """Return a new, empty sandbox whose programs can call the gates. May block: call it in a thread."""
+        ...
+
+
+GROUP: Final = "cantrip_actors.mediums"
+"""The group of entry points by which an installed package gives its mediums names."""
+
+
+_MEMBERS: Final = ("name", "engine", "fences", "settings", "capability", "open")
+_RECORDED: Final = frozenset({"medium", "gates", "wards", "servers"})
+"""The other parts of a recorded circle, next to which the settings are."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,49}")
 
 _NEEDS: Final = {
     "python": ("the interpreter Monty", "python"),
     "javascript": ("the engine QuickJS", "js"),
     "shell": ("a filter of system calls and a parser", "shell"),
 }
-"""What each medium needs, and the extra that installs it. A medium is imported on first use."""
+"""What each medium of this package needs, and the extra that installs it. A medium is imported on first use."""
 
 
-def medium(name: str, jail: str | None = None) -> Medium:
-    """Return the medium of that name. Raises InvalidCantrip, with what is missing, if it is not available here.
+def medium(chosen: str | Language, jail: str | None = None) -> Medium:
+    """Return the medium of that name, or the one whose language a circle has.
 
     `jail` names the mechanism that must confine a shell; without it, the strongest one that works here is used.
+
+    Raises:
+        InvalidCantrip: it is not available here; the text says what is missing.
     """
+    language = find_language(chosen, {} if jail is None else {"jail": jail})
+    if language is None:
+        raise InvalidCantrip(f'medium "{chosen}" runs no programs')
+    if not isinstance(language, BuiltIn):
+        return cast("Medium", language)
+    name = language.name
     if name not in _NEEDS:
         raise InvalidCantrip(f'medium "{name}" is not available: this installation has {", ".join(sorted(_NEEDS))}')
     if name == "shell" and sys.platform != "linux":
         raise InvalidCantrip(f'medium "shell" needs Linux: {sys.platform} has no mechanism that confines a shell')
     try:
-        chosen: Medium = import_module(f"cantrip_actors.circle.{name}.medium").make_medium(*filter(None, (jail,)))
-        return chosen
+        made: Medium = import_module(f"cantrip_actors.circle.{name}.medium").make_medium(**language.settings)
+        return made
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("cantrip_actors."):
             raise
         needs, extra = _NEEDS[name]
         raise InvalidCantrip(f'medium "{name}" needs {needs}: pip install "cantrip-actors[{extra}]"') from missing
+
+
+def read_medium_argument(medium: Any) -> Language:
+    """Return the medium that a circle is given, which is none of this package: itself, or an installed one by name."""
+    return make_installed(medium) if isinstance(medium, str) else validate_medium(medium)
+
+
+def validate_medium(medium: Any) -> Medium:
+    """Return a medium of a user. Raises InvalidCantrip if it is none, or cannot be recorded."""
+    missing = [name for name in _MEMBERS if getattr_static(medium, name, None) is None]
+    if missing or isinstance(medium, type):
+        text = "a class" if isinstance(medium, type) else f"this lacks {', '.join(missing)}"
+        raise InvalidCantrip(f"unknown medium {show(medium)}: expected a name, or a Medium; {text}")
+    fits = isinstance(medium.name, str) and _NAME.fullmatch(medium.name) is not None
+    check(fits, "medium: name", "lower-case letters, digits, - and _", medium.name, InvalidCantrip)
+    is_own = type(medium).__module__.startswith("cantrip_actors.circle.")
+    if medium.name in get_args(MediumName) and not is_own:
+        raise InvalidCantrip(f'medium "{medium.name}": a medium of this package has that name: choose another one')
+    settings = medium.settings
+    fits = isinstance(settings, Mapping) and is_plain(dict(settings)) and not _RECORDED & settings.keys()
+    expected = f"a mapping of names to JSON values, and none of the names {', '.join(sorted(_RECORDED))}"
+    check(fits, f'medium "{medium.name}": settings', expected, settings, InvalidCantrip)
+    checked: Medium = medium
+    return checked
+
+
+def make_installed(name: str, settings: Mapping[str, Any] = MappingProxyType({})) -> Medium:
+    """Return the medium to which an installed package gives this name. Raises InvalidCantrip.
+
+    The entry point is a medium, or a class or a function that makes one of `settings`.
+    """
+    from importlib.metadata import entry_points  # slow to import, and few circles need it
+
+    if name in get_args(MediumName):
+        raise InvalidCantrip(f'medium "{name}" takes no settings')
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in points:
+        known = {*points, *get_args(MediumName)}
+        raise InvalidCantrip(f'unknown medium "{name}": {suggest_nearest(name, known)}')
+    return make_medium(name, points[name].load(), settings)
+
+
+def make_medium(name: str, maker: Any, settings: Mapping[str, Any]) -> Medium:
+    """Return the medium that a class or a function makes of settings, or that `maker` is. Raises InvalidCantrip."""
+    if not callable(maker):
+        check(not settings, f'medium "{name}"', "no settings: it is made already", dict(settings), InvalidCantrip)
+        return validate_medium(maker)
+    try:
+        return validate_medium(maker(**settings))
+    except TypeError as problem:
+        raise InvalidCantrip(f'medium "{name}": it cannot be made of these settings: {problem}') from problem

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from cantrip_actors.cli.extensions import find_command, load_command
 from cantrip_actors.cli.logs import LogFormat, LogLevel, logs
 
 CODES = (
@@ -45,7 +46,7 @@ SECTIONS = {
         "resume": ("entities", "Resume entities that a crash interrupted."),
         "schedule": ("schedules", "Give entities work at times: once, repeatedly, or by cron."),
         "eval": ("evals", "Cast a cantrip on many cases, score the answers, and report."),
-        "dispatch": ("dispatch", "Dispatch work under a frozen contract, and follow it."),
+        "dispatch": ("cantrip_actors.dispatch.commands", "Dispatch work under a frozen contract, and follow it."),
     },
     "Decide for people": {
         "requests": ("requests", "List the calls and questions that wait for an answer."),
@@ -79,17 +80,29 @@ COMMANDS = {name: command for section in SECTIONS.values() for name, command in 
 
 def commands_of(module: str) -> dict[str, Any]:
     """Import a module of commands, and return its commands and groups by name."""
+    return _list_commands(import_module(module if "." in module else f"cantrip_actors.cli.{module}").app)
+
+
+def _list_commands(commands: typer.Typer) -> dict[str, Any]:
     holder = typer.Typer(rich_markup_mode=None)
-    holder.add_typer(import_module(module if "." in module else f"cantrip_actors.cli.{module}").app)
+    holder.add_typer(commands)
     return dict(get_group(holder).commands)
 
 
 class _Commands(TyperGroup):
-    """A group that lists its commands by section, and imports the one that the arguments name."""
+    """A group that lists its commands by section, and imports the one that the arguments name.
+
+    Installed packages may add commands, which the help does not list: looking for them takes longer than all the rest.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.commands = {name: TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of this name, also of an installed package."""
+        command = super().get_command(ctx, cmd_name)
+        return _load_added(cmd_name) if command is None else command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 (the name is typer's)
         """Write the sections with their commands and the first sentence of each one's help."""
@@ -100,8 +113,24 @@ class _Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the name, the command and its arguments."""  # newer typers bring their own click: no common type
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, None if name is None else commands_of(COMMANDS[name][0])[name], rest
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, commands_of(COMMANDS[name][0])[name] if name in COMMANDS else command, rest
+
+
+def _load_added(name: str) -> Any:
+    """Return the command that an installed package adds; None if there is none of this name."""
+    entry = find_command(name)
+    if entry is None:
+        return None
+    from cantrip_actors import InvalidCantrip
+
+    try:
+        commands = _list_commands(load_command(entry))
+    except InvalidCantrip as error:
+        raise typer.BadParameter(str(error), param_hint=name) from error
+    if name not in commands:
+        raise typer.BadParameter(f"{entry.value} has no command of this name", param_hint=name)
+    return commands[name]
 
 
 app = typer.Typer(

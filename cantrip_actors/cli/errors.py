@@ -16,7 +16,6 @@ from cantrip_actors import (
     InvalidSchedule,
     LoomError,
     UnknownEntity,
-    UnknownRequest,
 )
 
 
@@ -55,13 +54,11 @@ def opening(hint: str = "") -> Iterator[None]:
 
 def is_mistake(error: CantripError) -> bool:
     """Return whether an error is a mistake in the command or in the recipe."""
-    mistakes = (
-        ValueError,  # its message says what was given and what was expected
-        *(InvalidCantrip, InvalidDecision, InvalidFile, InvalidImage, InvalidIntent, InvalidSchedule),
-        *(UnknownEntity, UnknownId, UnknownRequest, LoomUnusable, Unreachable),
+    return isinstance(
+        error,
+        (
+            *(ValueError, LookupError),  # their messages say what came and what was expected
+            *(InvalidCantrip, InvalidDecision, InvalidFile, InvalidImage, InvalidIntent, InvalidSchedule),
+            *(UnknownEntity, UnknownId, LoomUnusable, Unreachable),
+        ),
     )
-    if isinstance(error, mistakes):
-        return True
-    from cantrip_actors.dispatch import InvalidContract, UnknownDispatch, UnreadableContract  # imports the runtime
-
-    return isinstance(error, (InvalidContract, UnknownDispatch, UnreadableContract))

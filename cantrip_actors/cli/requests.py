@@ -18,6 +18,7 @@ from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     LOOM,
     Backend,
+    By,
     Json,
     Loop,
     Url,
@@ -28,8 +29,8 @@ from cantrip_actors.cli.command import (
     terminal_width,
 )
 from cantrip_actors.cli.decision_author import author, door
-from cantrip_actors.cli.dispatch import FOLDER, By, Folder
 from cantrip_actors.cli.output import one_line, render_loom_option, short
+from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.redact.visible import NARROWEST, count_columns, shorten, show_call
 from cantrip_actors.terms.exact_json import explain_arguments, read_arguments
@@ -43,6 +44,12 @@ app = typer.Typer(rich_markup_mode=None)
 
 RequestIdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="A request; any part of its id that no other open one has.")
+]
+SourcesFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--dir", metavar="DIR", envvar="CANTRIP_DISPATCHES", help="Where the logs of dispatches are, which wait, too."
+    ),
 ]
 Note = Annotated[str, typer.Option("--note", metavar="TEXT", help="Why; the entity reads the note of a denial.")]
 RememberOption = Annotated[
@@ -61,7 +68,7 @@ def requests(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with each new one, until ctrl-C.")] = False,
     loom: Url = LOOM,
-    folder: Folder = FOLDER,
+    folder: SourcesFolder = None,
     as_json: Json = False,
     backend: Loop = Backend.asyncio,
 ) -> None:
@@ -73,11 +80,11 @@ def requests(
     """
 
     async def find(runtime: Runtime) -> list[Request]:
-        _add_dispatches(runtime, folder)
+        _add_sources(runtime, folder)
         return runtime.requests()
 
     async def print_each(runtime: Runtime) -> None:
-        _add_dispatches(runtime, folder)
+        _add_sources(runtime, folder)
         async with runtime.requests(follow=True) as feed:
             async for request in feed:
                 if as_json:
@@ -115,7 +122,7 @@ def allow(
     by: By = None,
     remember: RememberOption = False,
     loom: Url = LOOM,
-    folder: Folder = FOLDER,
+    folder: SourcesFolder = None,
     as_json: Json = False,
 ) -> None:
     """Allow a call that waits for a person."""
@@ -132,7 +139,7 @@ def deny(
     by: By = None,
     remember: RememberOption = False,
     loom: Url = LOOM,
-    folder: Folder = FOLDER,
+    folder: SourcesFolder = None,
     as_json: Json = False,
 ) -> None:
     """Deny a call, or leave a question unanswered.
@@ -216,7 +223,7 @@ def _decide(
     async def work(runtime: Runtime) -> tuple[str, str | None]:
         from cantrip_actors.cli.inline_decisions import parse_answer
 
-        _add_dispatches(runtime, folder)
+        _add_sources(runtime, folder)
         request = _find(runtime.requests(), id)
         request_id = id if request is None else request.id
         if request is not None and "answer" in more:
@@ -242,7 +249,7 @@ async def _find_open(runtime: Runtime, *, folder: Path | None, typed: str) -> Re
     """Return the open request of a typed id. Raises UnknownId."""
     from cantrip_actors.cli.errors import UnknownId
 
-    _add_dispatches(runtime, folder)
+    _add_sources(runtime, folder)
     request = _find(runtime.requests(), typed)
     if request is None:
         raise UnknownId(f'no open request has the id "{typed}": `cantrip requests` lists them')
@@ -274,12 +281,11 @@ def _find_unattended_root(runtime: Runtime, request: Request | None) -> str | No
     return None if runtime.get_entity(root).held else short(root)
 
 
-def _add_dispatches(runtime: Runtime, folder: Path | None) -> None:
-    """Have the runtime also list the waiting dispatches, if there are any."""
-    if folder is not None and folder.is_dir():
-        from cantrip_actors.dispatch import Dispatcher
+def _add_sources(runtime: Runtime, folder: Path | None) -> None:
+    """Have the runtime also list what waits for a person outside the loom, for example dispatches."""
+    from cantrip_actors.cli.extensions import add_request_sources
 
-        Dispatcher(runtime, folder)
+    add_request_sources(runtime, folder, seal_key())
 
 
 def _parse_object(text: str) -> dict[str, Any]:
@@ -323,7 +329,7 @@ def _describe(request: Request, columns: int) -> str:
     """Return the text or the arguments in one line; the reason comes last, because the call matters more."""
     until = f" [until {request.expires_at[:19]}]" if request.expires_at else ""
     room = max(20, columns - len(until))
-    if request.kind in ("question", "dispatch"):
+    if request.kind == "question" or request.turn is None:  # what waits is no call
         return f"{shorten(request.text, room)}{until}"
     call = show_call(request.args, room)
     left = room - count_columns(call) - 3

@@ -115,6 +115,7 @@ def run(
 
         import anyio
 
+        from cantrip_actors.cli.extensions import open_service_extensions
         from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key
         from cantrip_actors.cli.webhooks_file import read_webhooks
@@ -138,7 +139,7 @@ def run(
             grace=grace,
             limits=limits,
             max_cost_per_day=max_cost_per_day,
-            dispatches=dispatches,
+            extensions=open_service_extensions(dispatches, seal_key()),
             crash_dir=crash_dir,
             debug_dump=debug_dump,
             access_log=True,

@@ -80,7 +80,7 @@ class Dispatcher:
         self._strict = strict
         self._poll = poll
         self._running: list[Contract] = []
-        runtime.add_request_source(DispatchRequests(self.log.folder.absolute(), self.log))
+        runtime.add_request_source(DispatchRequests.of(self.log))
 
     # Creating and deciding
 

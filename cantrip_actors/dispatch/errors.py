@@ -37,7 +37,7 @@ class TamperedRecord(DispatchError):
     """A log was edited, cut or renamed, or its disk is failing."""
 
 
-class UnknownDispatch(DispatchError):
+class UnknownDispatch(DispatchError, LookupError):
     """No dispatch has this id."""
 
 

@@ -7,7 +7,9 @@ has the id `dispatch:<id>`. "allow" makes the same decision as `Dispatcher.appro
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +18,14 @@ from cantrip_actors.dispatch.events import Approved, Event, PhaseApproved, Statu
 from cantrip_actors.dispatch.log import Dispatches, read_trusted_records
 from cantrip_actors.dispatch.record import Record, make_approval
 from cantrip_actors.loom import KeyUsed
+from cantrip_actors.own_files.claims import HOME
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.terms.errors import AlreadyDecided, UnknownRequest
 
 PREFIX = "dispatch:"
+
+FOLDER = Path(HOME, "dispatches")
+"""The folder in which the command line keeps the logs, if none is named."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,11 @@ class DispatchRequests:
 
     folder: Path
     log: Dispatches = field(compare=False)
+
+    @classmethod
+    def of(cls, log: Dispatches) -> DispatchRequests:
+        """Return the requests of the dispatches of a log."""
+        return cls(log.folder.absolute(), log)
 
     def has(self, request_id: str) -> bool:
         """Return whether the id belongs to a dispatch in this folder."""
@@ -39,26 +50,38 @@ class DispatchRequests:
 
     async def decide(
         self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str, door: str = "", key: str = ""
-    ) -> None:
-        """Approve or reject the dispatch; a repeated request with a `key` (see `Entry`) does nothing.
+    ) -> bool:
+        """Approve or reject the dispatch. A repeated decision with a `key` writes nothing, and returns True.
 
         Raises KeyUsed, UnknownRequest, AlreadyDecided, TamperedRecord, DispatchError.
         """
         dispatch_id = request_id.removeprefix(PREFIX)
+        if key:  # another decision with this key is another content (see `Entry`)
+            key = f"{key} {sha256(json.dumps([door, decision, note]).encode()).hexdigest()}"
         try:
             record = await self.log.read_soon(dispatch_id)
             if key and _is_repeated(record, key):
-                return
+                return True
             if not record.waits_for:
                 raise _make_error(record)
             events: tuple[Event, ...] = (StatusChanged("rejected", reason=note or "denied"),)
             if decision == "allow":
                 events = make_approval(record, note)
             await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door, key=key)
-        except EventRefused as refused:  # another decision came first
-            raise _make_error(await self.log.read_soon(dispatch_id)) from refused
+        except EventRefused as refused:  # another decision came first, perhaps this one
+            record = await self.log.read_soon(dispatch_id)
+            if key and _is_repeated(record, key):
+                return True
+            raise _make_error(record) from refused
         except UnknownDispatch as unknown:
             raise UnknownRequest(str(unknown)) from unknown
+        return False
+
+
+def open_requests(folder: Path | None, seal_key: Path | None) -> DispatchRequests | None:
+    """Return the requests that `cantrip requests` lists, too (the entry point `cantrip_actors.requests`)."""
+    folder = folder or FOLDER
+    return DispatchRequests.of(Dispatches(folder, seal_key=seal_key)) if folder.is_dir() else None
 
 
 def _is_repeated(record: Record, key: str) -> bool:

@@ -7,7 +7,6 @@ differs: how content is written, the stream, typed answers, errors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -16,7 +15,7 @@ from starlette.responses import Response
 from cantrip_actors.http import anthropic_models as models
 from cantrip_actors.http.answer_form import AnswerForm
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
-from cantrip_actors.http.entities import begin_work, find_cantrip
+from cantrip_actors.http.entities import find_cantrip
 from cantrip_actors.http.episode_tools import Rest
 from cantrip_actors.http.openai import (
     ENTITY,
@@ -27,7 +26,7 @@ from cantrip_actors.http.openai import (
     name_run,
     reserve_stream,
     send_to_named,
-    start_run,
+    start_one_shot,
     stream_run,
 )
 from cantrip_actors.http.openai_encoders import answer_text
@@ -224,6 +223,10 @@ def _make_answer(id: str, outcome: Outcome, form: AnswerForm | None) -> list[dic
     return [{"type": "text", "text": text, "citations": None}] if text else []
 
 
+def _get_reason(rest: Rest) -> str:
+    return "tool_use" if rest.calls else "end_turn"
+
+
 def _make_calls(rest: Rest) -> list[dict[str, Any]]:
     """Return the blocks of calls that the client is to carry out."""
     return [
@@ -265,7 +268,7 @@ class AnthropicEncoder:
                 yield from self._add_piece(piece)
         for block in _make_calls(rest):
             yield from self._call_tool(block)
-        yield from self._finish("tool_use", rest.usage or Usage())
+        yield from self._finish(_get_reason(rest), rest.usage or Usage())
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
@@ -328,9 +331,8 @@ async def create_message(call: HttpCall) -> JsonAnswer | Response:
         elif target.cantrip is None:
             run = await send_to_named(call, body.model, chat_input)
         else:
-            start = partial(call.runtime.start, target.cantrip, chat_input.intent, history=chat_input.history)
-            run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
-        run = run._replace(tools=target.tools or run.tools)
+            run = await start_one_shot(call, target.cantrip, chat_input)
+        run = run._replace(tools=target.tools or run.tools, form=form)
         id = f"msg_{name_run(run)}"
         if body.stream:
             return stream_run(call, run, AnthropicEncoder(id, body.model, form), stack.pop_all().close)
@@ -339,7 +341,7 @@ async def create_message(call: HttpCall) -> JsonAnswer | Response:
         return JsonAnswer(status=499)
     if isinstance(ended, Rest):
         words = [{"type": "text", "text": ended.words, "citations": None}] if ended.words else []
-        message = _make_message(id, body.model, [*words, *_make_calls(ended)], "tool_use")
+        message = _make_message(id, body.model, [*words, *_make_calls(ended)], _get_reason(ended))
         return JsonAnswer(call.redact_for_token({**message, "usage": _count_usage(ended.usage or Usage())}))
     outcome = apply_form(form, ended)
     message = _make_message(id, body.model, _make_answer(id, outcome, form), _find_stop_reason(outcome, form))

@@ -24,12 +24,13 @@ from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.chats import CHAT_ROUTES
 from cantrip_actors.http.endpoint import Endpoint
+from cantrip_actors.http.extension import ServiceExtension
 from cantrip_actors.http.guard import RequestGuard
 from cantrip_actors.http.live_page import page_routes
 from cantrip_actors.http.mcp import mcp_routes
 from cantrip_actors.http.openai import OPENAI_ROUTES, as_openai_error
 from cantrip_actors.http.openapi import document
-from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.problems import DescribeError, Problem, describe_no_error
 from cantrip_actors.http.protected_resource import metadata_routes
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate, check_scope, session_shape, start_session
@@ -37,21 +38,26 @@ from cantrip_actors.http.table import BASE, OPERATIONS, ROUTES, ApiRoute
 
 _ALL: Final = (*ROUTES, *OPENAI_ROUTES, *ANTHROPIC_ROUTES, *CHAT_ROUTES, *OPERATIONS)
 
-
 _CONVERTERS: Final = {"openai": as_openai_error, "anthropic": as_anthropic_error}
 """How each style of errors is made of a problem."""
 
 
 def make_app(
-    service: Service,
-    routes: Iterable[ApiRoute] = (*ROUTES, *OPENAI_ROUTES, *ANTHROPIC_ROUTES, *CHAT_ROUTES, *OPERATIONS),
+    service: Service, routes: Iterable[ApiRoute] = _ALL, *, extensions: Iterable[ServiceExtension] = ()
 ) -> ASGIApp:
-    """Return the application of a service. Its lifespan opens the service, unless it is open.
+    """Return the application of a service with these routes, and with those of extensions.
 
-    The runtime has to be open around it.
+    Its lifespan opens the service, unless it is open. The runtime has to be open around it, and also lists the requests
+    of the extensions from now on.
     """
-    rows = tuple(routes)
-    described = document(rows)
+    extensions = tuple(extensions)
+    for extension in extensions:
+        if extension.requests is not None:
+            service.runtime.add_request_source(extension.requests)
+    table: list[tuple[ApiRoute, DescribeError]] = [(row, describe_no_error) for row in routes]
+    for extension in extensions:
+        table += [(row, extension.describe_error) for row in extension.whole_routes]
+    described = document(tuple(row for row, _ in table))
 
     async def openapi(_request: Request) -> Response:
         return JSONResponse(described)
@@ -72,14 +78,14 @@ def make_app(
             Route("/session", Endpoint(service, "/session", whoami), methods=["GET"]),
             *page_routes(),
         ]
-    table = [Route(row.path, _make_endpoint(service, row), methods=[row.method]) for row in rows]
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         async with nullcontext() if service.is_open else service.open():
             yield
 
-    everything = [*table, *plain, *metadata_routes(service), *mcp_routes(service), *approval_routes(service)]
+    rows = [Route(row.path, _make_endpoint(service, row, describe), methods=[row.method]) for row, describe in table]
+    everything = [*rows, *plain, *metadata_routes(service), *mcp_routes(service), *approval_routes(service)]
 
     async def answer_not_found(request: Request, error: Any) -> Response:
         return _answer_not_found(everything, request, error)
@@ -99,13 +105,13 @@ def _answer_not_found(routes: Iterable[BaseRoute], request: Request, error: Any)
     return as_openai_error(answer) if request.url.path.startswith("/v1/") else answer
 
 
-def _make_endpoint(service: Service, row: ApiRoute) -> Endpoint:
+def _make_endpoint(service: Service, row: ApiRoute, describe: DescribeError) -> Endpoint:
     """Return the endpoint of a row of the table."""
 
     async def work(request: Request) -> Response:
         return await _answer(service, row, request)
 
-    return Endpoint(service, row.path, work, _CONVERTERS.get(row.style, lambda problem: problem))
+    return Endpoint(service, row.path, work, _CONVERTERS.get(row.style, lambda problem: problem), describe)
 
 
 async def _answer(service: Service, row: ApiRoute, request: Request) -> Response:

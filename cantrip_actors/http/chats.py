@@ -21,6 +21,7 @@ from cantrip_actors.http import ag_ui, ui_messages
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.bodies import Lenient
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
+from cantrip_actors.http.client_rounds import may_reply
 from cantrip_actors.http.entities import find_cantrip
 from cantrip_actors.http.files import file_of, image_of
 from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart
@@ -30,6 +31,7 @@ from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
 from cantrip_actors.http.table import BASE, ApiRoute
 from cantrip_actors.http.ui_messages import UiMessages
 from cantrip_actors.records.codec import dump_json
+from cantrip_actors.runtime.people.utterances import find_last_reply, find_utterance, reply
 from cantrip_actors.stream.events import (
     RequestedEvent,
 )
@@ -94,6 +96,18 @@ class ChatIntent(NamedTuple):
     said: Any
 
 
+class ChatMessage(NamedTuple):
+    """The work on a message of the user; `decisions` are empty unless the message is the reply to an utterance."""
+
+    work: Work
+    decisions: Collection[ChatDecision] = ()
+
+    @property
+    def id(self) -> str:
+        """The id of the message that answers it: each reply has an answer of its own."""
+        return self.work.id + "".join(f"~{decision.request_id.split(':')[1]}" for decision in self.decisions)
+
+
 # The Vercel AI SDK
 
 
@@ -102,29 +116,41 @@ async def chat_ui(call: HttpCall) -> Response:
     body: UiChatBody = call.body
     last = body.messages[-1]
     if last.role == "user":
-        work = await _post(call, body.id, _read_ui_intent(last), regenerates=body.trigger.startswith("re"))
-        return _stream_ui(call, work)
+        message = await _post(call, body.id, _read_ui_intent(last), regenerates=body.trigger.startswith("re"))
+        return _stream_ui(call, message)
     entity = await _find_chat(call, body.id)
     decisions = await call.read(lambda: list(_read_ui_decisions(call, entity.id, last.parts)))
     if not decisions:
         raise Problem(422, "invalid", "messages: expected a message of the user, or the decision of an open request")
     await _decide_all(call, decisions)
-    return _stream_ui(call, await _get_newest_intent(call, entity), decisions)
+    work = await _get_newest_intent(call, entity)
+    return _stream(call, work, UiMessages(work.id), decisions, ui_messages.HEADERS, ui_messages.LAST)
 
 
 async def resume_ui(call: HttpCall) -> Response | JsonAnswer:
-    """Return the stream of a chat's running episode again, from its beginning; 204 if none runs."""
+    """Return the stream of a chat's running episode again, from its beginning or its last reply; 204 if none runs."""
     entity = await call.read(lambda: call.runtime.entity(call.path["chat"]))
     if entity is None:
         return JsonAnswer(status=204)
     entity = await _find_chat(call, call.path["chat"])
     work = await _get_newest_intent(call, entity)
-    is_under_way = await call.read(lambda: work.state in ("waiting", "working"))
-    return _stream_ui(call, work) if is_under_way else JsonAnswer(status=204)
+
+    def look() -> ChatMessage | None:
+        if work.state not in ("waiting", "working") or find_utterance(call.runtime, entity.id) is not None:
+            return None
+        return _make_message(work, find_last_reply(call.runtime, entity.id))
+
+    message = await call.read(look)
+    return JsonAnswer(status=204) if message is None else _stream_ui(call, message)
 
 
-def _stream_ui(call: HttpCall, work: Work, decisions: Collection[ChatDecision] = ()) -> Response:
-    return _stream(call, work, UiMessages(work.id), decisions, ui_messages.HEADERS, ui_messages.LAST)
+def _stream_ui(call: HttpCall, message: ChatMessage) -> Response:
+    dialect = UiMessages(message.id)
+    return _stream(call, message.work, dialect, message.decisions, ui_messages.HEADERS, ui_messages.LAST)
+
+
+def _make_message(work: Work, replied: str | None) -> ChatMessage:
+    return ChatMessage(work, () if replied is None else [ChatDecision(replied, {})])
 
 
 def _read_ui_intent(message: UiMessageJson) -> ChatIntent:
@@ -160,7 +186,7 @@ def _read_ui_decisions(call: HttpCall, entity_id: str, parts: list[dict[str, Any
 async def run_ag_ui(call: HttpCall) -> Response:
     """Run an agent for a client of AG-UI: send the user's newest message, or answer the interrupts of the last run."""
     body: AgUiBody = call.body
-    decisions: list[ChatDecision] = []
+    decisions: Collection[ChatDecision] = []
     last = body.messages[-1] if body.messages else None
     if body.resume or (last is not None and last.role == "tool"):
         entity = await _find_chat(call, body.threadId)
@@ -170,10 +196,10 @@ async def run_ag_ui(call: HttpCall) -> Response:
         await _decide_all(call, decisions)
         work = await _get_newest_intent(call, entity)
     else:
-        message = next((message for message in reversed(body.messages) if message.role == "user"), None)
-        if message is None:
+        newest = next((message for message in reversed(body.messages) if message.role == "user"), None)
+        if newest is None:
             raise Problem(422, "invalid", "messages: expected a message of the user")
-        work = await _post(call, body.threadId, _read_ag_ui_intent(message))
+        work, decisions = await _post(call, body.threadId, _read_ag_ui_intent(newest))
     return _stream(call, work, AgUiEvents(body.threadId, body.runId, work.id), decisions, {}, ag_ui.LAST)
 
 
@@ -236,8 +262,10 @@ def _make_intent(key: str, texts: list[str], files: list[Any]) -> ChatIntent:
     return ChatIntent(key, [text, *files] if files else text)
 
 
-async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: bool = False) -> Work:
+async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: bool = False) -> ChatMessage:
     """Send an intent to the entity of a chat, which begins with its first one; with `regenerates` in the last's place.
+
+    If the entity waits for the reply of a person, the message is the reply.
 
     Raises Problem 403, 404, 409 for a chat with another cantrip, and 429.
     """
@@ -253,10 +281,16 @@ async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: b
         else:
             entity = await _find_chat(call, chat)
         key: str | None = call.key or f"chat:{intent.key}"
+        if await call.read(partial(may_reply, call, entity.id, key)):
+            if regenerates and await call.read(partial(find_utterance, runtime, entity.id)) is not None:
+                raise Problem(409, "conflict", "a reply cannot be taken back: send another message")
+            replied = await reply(runtime, entity.id, intent.said, by=token.name, door=token.sender, key=key)
+            if replied is not None:
+                return _make_message(await _get_newest_intent(call, entity), replied)
         if regenerates:
             await entity.undo(by=token.sender)
             key = call.key
-        return await entity.post(intent.said, key=key, by=token.sender)
+        return ChatMessage(await entity.post(intent.said, key=key, by=token.sender))
 
 
 async def _find_chat(call: HttpCall, chat: str) -> Entity:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing, suppress
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 
@@ -20,11 +20,13 @@ from cantrip_actors import (
     CantripError,
     Entity,
     EntityEnded,
+    EntityEvent,
     Gate,
     Held,
     Request,
     RequestedEvent,
     Usage,
+    Work,
 )
 from cantrip_actors.http.calls import HttpCall
 from cantrip_actors.http.episode_tools import (
@@ -40,10 +42,19 @@ from cantrip_actors.machine.project import (
     find_newest_utterance,
     measure_round,
 )
+from cantrip_actors.runtime.people.utterances import find_utterance, talks
 from cantrip_actors.terms.messages import as_text
 
 LOOK: Final = 0.5
 """Seconds between two looks for what an entity waits for, which another process may run."""
+
+
+class ClientPause(NamedTuple):
+    """Where an episode waits for its client: for calls that the client carries out, or for the reply to a `text`."""
+
+    calls: tuple[ToolCallItem, ...] = ()
+    text: str | None = None
+
 
 Results = Mapping[str, Any]
 """The results of a client's request by the ids of their calls: texts, or lists of texts, images and files."""
@@ -55,20 +66,24 @@ async def rest(
     episode: Callable[[], Awaitable[object]],
     tools: Mapping[str, Gate],
     results: Results,
-) -> tuple[ToolCallItem, ...]:
-    """Wait until an episode has ended, and return (); or until it waits for its client, and return the calls.
+    *,
+    can_reply: bool = False,
+) -> ClientPause | None:
+    """Wait until an episode has ended, and return None; or until it waits for its client. With `can_reply` the client
+    replies to its utterances.
 
     Raises the error that ended the episode.
     """
-    if not tools:
+    can_reply = can_reply and await call.read(partial(talks, call.runtime, entity_id))
+    if not tools and not can_reply:
         await episode()
-        return ()
-    calls: tuple[ToolCallItem, ...] = ()
+        return None
+    pause: ClientPause | None = None
     failed: CantripError | None = None
 
     async def watch() -> None:
-        nonlocal calls
-        calls = await _find_calls(call, entity_id, tools, results)
+        nonlocal pause
+        pause = await _find_pause(call, entity_id, tools, results, can_reply=can_reply)
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
@@ -80,15 +95,17 @@ async def rest(
         tasks.cancel_scope.cancel()
     if failed is not None:
         raise failed
-    return calls
+    return pause
 
 
-async def _find_calls(
-    call: HttpCall, entity_id: str, tools: Mapping[str, Gate], results: Results
-) -> tuple[ToolCallItem, ...]:
-    """Deliver the results that are there, as the entity comes to wait for them; return the calls without one."""
+async def _find_pause(
+    call: HttpCall, entity_id: str, tools: Mapping[str, Gate], results: Results, *, can_reply: bool
+) -> ClientPause:
+    """Deliver the results that are there, as the entity comes to wait for them; return the calls without one, or the
+    utterance that waits for a reply.
+    """
     runtime = call.runtime
-    with closing(runtime.events(lambda event: isinstance(event, RequestedEvent) and event.is_deferred)) as news:
+    with closing(runtime.events(_is_for_client)) as news:
         while True:
             waiting = await call.read(partial(_list_waiting, call, entity_id, tools))
             ready = [request for request in waiting if _name_call(request) in results]
@@ -99,9 +116,16 @@ async def _find_calls(
             if ready:
                 continue
             if waiting:
-                return await call.read(partial(_list_calls, call, waiting, tools))
+                return ClientPause(await call.read(partial(_list_calls, call, waiting, tools)))
+            utterance = await call.read(partial(find_utterance, runtime, entity_id)) if can_reply else None
+            if utterance is not None:
+                return ClientPause(text=utterance.text)
             with anyio.move_on_after(LOOK):
                 await anext(news)
+
+
+def _is_for_client(event: EntityEvent) -> bool:
+    return isinstance(event, RequestedEvent) and (event.is_deferred or event.is_utterance)
 
 
 def _list_waiting(call: HttpCall, entity_id: str, tools: Mapping[str, Gate]) -> list[Request]:
@@ -119,6 +143,20 @@ def _list_calls(call: HttpCall, waiting: list[Request], tools: Mapping[str, Gate
 
 def _name_call(request: Request) -> str:
     return make_client_id(request.entity or "", request.call or "")
+
+
+def find_newest_work(call: HttpCall, entity: Entity) -> Work:
+    """Return the work on an entity's newest intent. Reads the loom."""
+    runtime = call.runtime
+    key = find_newest_key(runtime.loom.records(entity.id)) if runtime.loom.header(entity.id).lasting else None
+    return runtime.receipt(entity, key) if key else entity.work
+
+
+def may_reply(call: HttpCall, entity_id: str, key: str | None) -> bool:
+    """Return whether a message with a key may be a reply: its entity talks, and none of its intents has the key."""
+    loom = call.runtime.loom
+    is_repeated = key is not None and any(intent.key == key for intent in loom.intents(entity_id))
+    return not is_repeated and talks(call.runtime, entity_id)
 
 
 def find_waiting_calls(call: HttpCall, entity_id: str) -> tuple[ToolCallItem, ...]:

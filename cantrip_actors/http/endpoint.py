@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cantrip_actors import CantripError
-from cantrip_actors.http.problems import Problem, make_revoked, problem_of, report
+from cantrip_actors.http.problems import DescribeError, Problem, describe_no_error, make_revoked, problem_of, report
 from cantrip_actors.http.service import Service
 from cantrip_actors.observe.requests import FinishRequest, ignore_end
 from cantrip_actors.redact.logs import get_logger
@@ -20,7 +20,10 @@ _access = get_logger("cantrip_actors.http.access")
 
 
 class Endpoint:
-    """The route at `path`. `work` returns the answer to a request, and `convert` gives problems another form."""
+    """The route at `path`. `work` returns the answer to a request, and `convert` gives problems another form.
+
+    `describe` returns the problem for an error that the service does not know, and None for others.
+    """
 
     def __init__(
         self,
@@ -28,11 +31,13 @@ class Endpoint:
         path: str,
         work: Callable[[Request], Awaitable[ASGIApp]],
         convert: Callable[[Response], Response] = lambda problem: problem,
+        describe: DescribeError = describe_no_error,
     ) -> None:
         self._service = service
         self._path = path
         self._work = work
         self._convert = convert
+        self._describe = describe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -85,7 +90,7 @@ class Endpoint:
         except Problem as error:
             problem = error
         except CantripError as error:
-            problem = problem_of(error)
+            problem = self._describe(error) or problem_of(error)
         except Exception as error:  # a bug in a handler ends its request, not the service
             request.state.error = type(error).__name__
             problem = report(error)

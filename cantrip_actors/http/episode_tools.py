@@ -56,7 +56,8 @@ class ToolCallItem(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """Where an episode rests: at its end, or with calls for the client, and the text beside them.
+    """Where an episode rests: at its end; with calls for the client, and the text beside them; or with a text alone,
+    which waits for the client's reply.
 
     `usage` is that since the client's last results; None where the outcome has it.
     """
@@ -64,6 +65,11 @@ class Rest(NamedTuple):
     calls: tuple[ToolCallItem, ...]
     words: str | None = None
     usage: Usage | None = None
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the episode has ended."""
+        return not self.calls and self.words is None
 
 
 def make_client_id(entity_id: str, call_id: str) -> str:
@@ -137,7 +143,7 @@ def add_tools(cantrip: Cantrip, tools: Mapping[str, Gate], *, must_call: bool) -
     if not tools:
         return cantrip
     circle = replace_fields(cantrip.circle, gates=(*cantrip.circle.gates, *tools.values()))
-    call = replace(cantrip.call, tool_choice="required") if must_call and circle.medium == "tools" else cantrip.call
+    call = replace(cantrip.call, tool_choice="required") if must_call and not circle.has_programs else cantrip.call
     return replace_fields(cantrip, circle=circle, call=call)
 
 

@@ -17,6 +17,12 @@ def intent_of(body: models.CastBody | models.BeginBody | models.SendBody | model
     return [body.intent, *shown] if shown else check_intent(body.intent)
 
 
+def answer_of(body: models.DecideBody) -> Any:
+    """Return the answer to a question with its images and files. Raises Problem 422, InvalidFile."""
+    shown = [*map(image_of, body.images), *(file_of(file.url, file.filename) for file in body.files)]
+    return [*(() if body.answer is None else (body.answer,)), *shown] if shown else body.answer
+
+
 def history_of(
     body: models.CastBody | models.BeginBody | models.SendBody | models.ForkBody,
 ) -> list[dict[str, Any]]:

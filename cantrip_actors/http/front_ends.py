@@ -113,7 +113,9 @@ class FrontEndEncoder:
 
     def ask(self, request: RequestedEvent) -> list[StreamPart]:
         """Return the question to a person for an open request, and the end of the stream."""
-        return [*self._end_turn(), *self._dialect.ask(request)]
+        pieces = self._segments.finish(request.text) if request.is_utterance else ()
+        ends = [part for piece in pieces for part in self._dialect.add_piece(piece)]
+        return [*ends, *self._end_turn(), *self._dialect.ask(request)]
 
     def fail(self, code: str, message: str) -> list[StreamPart]:
         """Return the end of an episode that failed."""
@@ -130,7 +132,7 @@ class FrontEndEncoder:
         match event:
             case ToolCallEvent():
                 yield from self._call(event.tool_call_id, event.gate, event.args)
-            case RequestedEvent():
+            case RequestedEvent(is_utterance=False):
                 yield from self._call(event.tool_call_id, event.gate, event.args)
                 self._asking[event.request_id] = event.tool_call_id
             case DecidedEvent():

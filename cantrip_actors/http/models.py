@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field, StringConstraints
 
-from cantrip_actors.dispatch.status import Status
 from cantrip_actors.http.bodies import Strict
 from cantrip_actors.terms.messages import Role
 
@@ -148,6 +147,8 @@ class DecideBody(Strict):
 
     decision: Literal["allow", "deny"] | None = None
     answer: Any = None
+    images: list[str] = Field(default_factory=list, description="Images of the answer, as those of an intent.")
+    files: list[GivenFile] = Field(default_factory=list, description="Other files of the answer.")
     result: Any = Field(default=None, description="The result of a deferred call; null is one, too.")
     error: str | None = Field(default=None, description="Instead of a result: what failed.")
     note: str = ""
@@ -160,36 +161,6 @@ class RewardBody(Strict):
 
     reward: float = Field(allow_inf_nan=False)
     by: str | None = Field(default=None, description="Who gives it, if not the token itself.")
-
-
-class NewDispatch(Strict):
-    """A contract to dispatch."""
-
-    contract: dict[str, Any] | Text = Field(description="Its fields by their names, or a text in Markdown.")
-
-
-class ApproveDispatch(Strict):
-    """Approve a dispatch, a phase of it, or the removal of its blocker."""
-
-    note: str = ""
-
-
-class RejectDispatch(Strict):
-    """End a queued or blocked dispatch for good."""
-
-    reason: Text
-
-
-class UnblockDispatch(Strict):
-    """A note that says how the blocker was removed."""
-
-    note: Text
-
-
-class DispatchesQuery(Strict):
-    """The query of a list of dispatches."""
-
-    status: Status | None = None
 
 
 class EntitiesQuery(Strict):
@@ -238,6 +209,7 @@ class RequestsQuery(Strict):
     """The query of a list of requests: of one entity, or of all, a page of waiting entities at a time."""
 
     entity: str | None = None
+    to: str | None = Field(default=None, description="Without those that address another person than this one.")
     cursor: str | None = None
     limit: int = Field(default=200, ge=1, le=1000)
 
@@ -339,7 +311,7 @@ class RequestJson(BaseModel):
     """A request that waits for a person, or a deferred call that waits for its result."""
 
     id: str
-    kind: Literal["approval", "question", "deferred", "dispatch"]
+    kind: str = Field(description='"approval", "question" or "deferred", or the kind of an extension.')
     entity: str | None
     turn: str | None
     call: str | None
@@ -349,6 +321,8 @@ class RequestJson(BaseModel):
     schema_: dict[str, Any] | None = Field(alias="schema")
     asked_at: str
     expires_at: str | None
+    is_utterance: bool = Field(description="Whether it is a text of an entity that talks, which waits for a reply.")
+    to: str | None = Field(description="The name of the person whom such a text addresses.")
 
 
 class QuarantineJson(BaseModel):
@@ -517,39 +491,6 @@ class DecidedJson(BaseModel):
     id: str
     decision: Literal["allow", "deny", "answer", "error"]
     by: str
-
-
-class DispatchSummary(BaseModel):
-    """A dispatch in a few words; `proven` of its `acceptance` criteria have evidence."""
-
-    id: str
-    title: str
-    status: Status
-    priority: str
-    role: str
-    attempt: int
-    proven: int
-    acceptance: int
-    waits_for: str
-    outcome: str
-    newest: str
-    at: str
-
-
-class DispatchJson(DispatchSummary):
-    """A dispatch with its contract and every entry of its log, oldest first."""
-
-    contract: dict[str, Any]
-    contract_hash: str
-    unmet: list[str]
-    closed: bool
-    entries: list[dict[str, Any]]
-
-
-class DispatchList(BaseModel):
-    """Dispatches, by id."""
-
-    items: list[DispatchSummary]
 
 
 class RewardedJson(BaseModel):

@@ -27,10 +27,12 @@ from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
 from cantrip_actors.http.client_rounds import (
     Results,
     check_results,
+    find_newest_work,
     find_tools,
     find_waiting_calls,
     load,
     make_round_key,
+    may_reply,
     measure,
     read_last_words,
     rest,
@@ -66,6 +68,7 @@ from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.runtime.face.work import MailState
+from cantrip_actors.runtime.people.utterances import find_utterance, reply
 from cantrip_actors.terms.outcome import Outcome
 
 ENTITY: Final = "entity:"
@@ -256,15 +259,25 @@ class _Run(NamedTuple):
     outputs: UpsertSubscription
     tools: Mapping[str, Gate] = MappingProxyType({})
     results: Results = MappingProxyType({})
+    form: AnswerForm | None = None
+    is_stateless: bool = False
+    """Whether the client's next request begins another entity, with this conversation as its history."""
 
     async def rest(self, call: HttpCall) -> Rest:
         """Wait until the episode has ended, or waits for the client. Raises the error that ended it."""
-        calls = await rest(call, self.work.entity_id, self.work.result, self.tools, self.results)
-        if not calls:
+        entity_id, can_reply = self.work.entity_id, self.form is None  # a form has no place for other texts
+        pause = await rest(call, entity_id, self.work.result, self.tools, self.results, can_reply=can_reply)
+        if pause is None:
             return Rest(())
-        shown = (item._replace(arguments=call.redact_for_token(item.arguments)) for item in calls)
-        words = await call.read(partial(read_last_words, call, self.work.entity_id))
-        return Rest(tuple(shown), words, await call.read(partial(measure, call, self.work.entity_id)))
+        shown = (item._replace(arguments=call.redact_for_token(item.arguments)) for item in pause.calls)
+        words = pause.text or await call.read(partial(read_last_words, call, entity_id))
+        used = await call.read(partial(measure, call, entity_id))
+        return Rest(tuple(shown), call.redact_for_token(words), used)
+
+    async def end_if_stateless(self, call: HttpCall, rest: Rest) -> None:
+        """End an entity that waits for a reply which no request can bring."""
+        if self.is_stateless and not rest.is_end and not rest.calls:
+            await hang_up(call, self.work)
 
     async def outcome(self, call: HttpCall) -> Outcome:
         """Return how it ended, from the loom."""
@@ -290,9 +303,29 @@ async def send_to_named(call: HttpCall, model: str, chat_input: ChatInput) -> _R
     Raises Problem 403 and 404.
     """
     entity = await call.read(lambda: find_named(call, model))
+    run = await reply_to_entity(call, entity, chat_input)
+    if run is not None:
+        return run
     history = await call.read(partial(_find_news, call, entity.id, chat_input.history, is_whole=True))
     post = partial(entity.post, chat_input.intent, history=history, key=call.key, by=call.token.sender)
     return await send_intent(call, entity, post)
+
+
+async def reply_to_entity(call: HttpCall, entity: Entity, chat_input: ChatInput) -> _Run | None:
+    """Give an entity that waits for the reply of a person the newest message as the reply; None if it does not wait.
+
+    Raises Problem 403.
+    """
+    if not await call.read(partial(may_reply, call, entity.id, call.key)):
+        return None
+    check_scope(call.token, "send")
+    who, outputs = call.token, call.service.growth.subscribe(entity.id, snapshot=False)
+    replied = await reply(call.runtime, entity.id, chat_input.intent, by=who.name, door=who.sender, key=call.key)
+    if replied is None:
+        outputs.close()
+        return None
+    work = await call.read(partial(find_newest_work, call, entity))
+    return _Run(work, outputs, results={replied: chat_input.intent})
 
 
 def _find_news(call: HttpCall, entity_id: str, history: Sequence[Past], *, is_whole: bool) -> list[Past]:
@@ -306,6 +339,13 @@ async def start_run(call: HttpCall, begin: Callable[[], Awaitable[Work]]) -> _Ru
     check_scope(call.token, "cast")
     work, _ = await begin_once(call, begin)
     return _Run(work, call.service.growth.subscribe(work.entity_id))
+
+
+async def start_one_shot(call: HttpCall, cantrip: Cantrip, chat_input: ChatInput) -> _Run:
+    """Cast a cantrip on the newest message, with those before as its history. Raises Problem 403 and 429."""
+    start = partial(call.runtime.start, cantrip, chat_input.intent, history=chat_input.history)
+    run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
+    return run._replace(is_stateless=call.key is None)  # with a key the request may come again
 
 
 def _list_open_requests(call: HttpCall, entity_id: str) -> list[Request]:
@@ -332,7 +372,10 @@ async def find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
     """
     with closing(run.outputs):
         reached = await call.wait_for(partial(run.rest, call), partial(_leave, call, run))
-    return reached if reached is None or reached.calls else await run.outcome(call)
+    if reached is None or reached.is_end:
+        return None if reached is None else await run.outcome(call)
+    await run.end_if_stateless(call, reached)
+    return reached
 
 
 async def continue_calls(call: HttpCall, target: _Target, chat_input: ChatInput, param: str) -> _Run:
@@ -397,8 +440,9 @@ async def _follow_events(
         problem = problem_of(failed[0]) if failed else None
         if problem is None:
             try:
-                if resting[0].calls:
+                if not resting[0].is_end:
                     yield b"".join(encoder.rest(resting[0]))
+                    await run.end_if_stateless(call, resting[0])
                 else:
                     outcome = apply_form(encoder.form, await run.outcome(call))
                     yield b"".join(encoder.end(outcome))
@@ -430,9 +474,8 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
         elif cantrip is None:
             run = await send_to_named(call, body.model, chat_input)
         else:
-            start = partial(call.runtime.start, cantrip, chat_input.intent, history=chat_input.history)
-            run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
-        run = run._replace(tools=target.tools or run.tools)
+            run = await start_one_shot(call, cantrip, chat_input)
+        run = run._replace(tools=target.tools or run.tools, form=form)
         id = f"chatcmpl-{name_run(run)}"
         if body.stream:
             with_usage = bool((body.stream_options or {}).get("include_usage"))
@@ -472,7 +515,7 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
             run = await continue_calls(call, target, chat_input, "input")
         else:
             run = await _continue(call, body, target, chat_input)
-        run = run._replace(tools=target.tools or run.tools)
+        run = run._replace(tools=target.tools or run.tools, form=form)
         id, created = ID + name_run(run), int(time.time())
         if body.stream:
             response_encoder = ResponseEncoder(id, body.model, created, body.previous_response_id, form)
@@ -496,6 +539,8 @@ async def _continue(call: HttpCall, body: models.ResponseBody, target: _Target, 
     given: dict[str, Any] = {"history": chat_input.history, "key": call.key, "by": call.token.sender}
     if previous is not None:
         work = await call.read(lambda: find_response(call, previous))
+        if work.state == "working" and (run := await reply_to_entity(call, work.entity, chat_input)) is not None:
+            return run
         post = partial(work.continue_with, intent, cantrip=cantrip, **given)
         if not await call.read(lambda: _sends(call, work)):
             return await start_run(call, post)
@@ -545,6 +590,10 @@ def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     calls = find_waiting_calls(call, work.entity_id)
     if calls:
         reached = Rest(calls, read_last_words(call, work.entity_id), measure(call, work.entity_id))
+        return dict(call.redact_for_token(response_calls(id, model, created, reached, previous)))
+    utterance = find_utterance(call.runtime, work.entity_id) if work.state == "working" else None
+    if utterance is not None:
+        reached = Rest((), utterance.text, measure(call, work.entity_id))
         return dict(call.redact_for_token(response_calls(id, model, created, reached, previous)))
     status = _STATUSES[work.state]
     shown = response_object(id, model, created, status, [], previous=previous)

@@ -89,9 +89,15 @@ def chat_completion(
 
 
 def chat_calls(id: str, model: str, created: int, rest: Rest) -> dict[str, Any]:
-    """Return the chat completion with calls that the client is to carry out."""
-    message = {"role": "assistant", "content": rest.words or None, "tool_calls": list(map(_call, rest.calls))}
-    return _completion(id, model, created, message, "tool_calls", rest.usage or NO_USAGE)
+    """Return the chat completion with calls that the client is to carry out, or with a text for its reply."""
+    message: dict[str, Any] = {"role": "assistant", "content": rest.words or None}
+    if rest.calls:
+        message["tool_calls"] = list(map(_call, rest.calls))
+    return _completion(id, model, created, message, _get_reason(rest), rest.usage or NO_USAGE)
+
+
+def _get_reason(rest: Rest) -> str:
+    return "tool_calls" if rest.calls else "stop"
 
 
 def _call(item: ToolCallItem) -> dict[str, Any]:
@@ -147,7 +153,7 @@ class ChatEncoder:
                 yield from self._piece(piece)
         for index, item in enumerate(rest.calls):
             yield self._chunk({"tool_calls": [{"index": index, **_call(item)}]})
-        yield from self._finish("tool_calls", rest.usage or NO_USAGE)
+        yield from self._finish(_get_reason(rest), rest.usage or NO_USAGE)
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the chunks of the end."""

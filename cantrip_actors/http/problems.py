@@ -14,14 +14,6 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
-from cantrip_actors.dispatch import (
-    DispatchError,
-    DispatchExists,
-    EventRefused,
-    InvalidContract,
-    UnknownDispatch,
-    UnreadableContract,
-)
 from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined, QueueFull
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.redact.logs import get_logger
@@ -131,8 +123,6 @@ _ROWS: Final = (
 def problem_of(error: CantripError) -> Problem:
     """Return the problem for an error of the runtime."""
     more: dict[str, Any] = {} if error.entity_id is None else {"entity_id": error.entity_id}
-    if isinstance(error, DispatchError):
-        return _make_problem_of_dispatch(error)
     wait = getattr(error, "retry_after", None)
     if isinstance(error, ProviderError) and isinstance(wait, (int, float)):  # a breaker is open, or a limit is met
         return Problem(503, "provider-busy", str(error), headers={"retry-after": str(max(1, math.ceil(wait)))}, **more)
@@ -155,33 +145,19 @@ def problem_of(error: CantripError) -> Problem:
     return report(error, 500, "failed", "the entity failed", **more)
 
 
+DescribeError = Callable[[CantripError], Problem | None]
+"""Returns the problem for an error; None for one that it does not know."""
+
+
+def describe_no_error(_error: CantripError) -> Problem | None:
+    """Return None: the service's own table of errors is used."""
+    return None
+
+
 def make_revoked() -> Problem:
     """Return the problem of a request whose token was revoked, or expired, while it was answered."""
     challenge = {"www-authenticate": 'Bearer error="invalid_token"'}
     return Problem(401, "token", "the token is no longer valid", headers=challenge)
-
-
-def _make_problem_of_dispatch(error: DispatchError) -> Problem:
-    """Return the problem for an error of dispatches, without the paths of the server that its text may have."""
-    match error:
-        case EventRefused(refusal=refusal):
-            return Problem(409, "refused", refusal.text, rule=refusal.rule, legal=list(refusal.legal))
-        case DispatchExists():
-            return Problem(
-                409,
-                "dispatch-exists",
-                "a contract is written once: give this one another dispatch_id, and name the old one in `supersedes`",
-            )
-        case UnknownDispatch():
-            return Problem(404, "unknown-dispatch", "no dispatch has this id")
-        case InvalidContract(violations=violations):
-            broken = [{"path": violation.field, "message": violation.text} for violation in violations]
-            return Problem(422, "invalid-contract", str(violations[0]), mistakes=broken)
-        case UnreadableContract(mistakes=mistakes):
-            listed = [{"line": mistake.line, "message": mistake.text} for mistake in mistakes]
-            return Problem(422, "invalid-contract", str(mistakes[0]), mistakes=listed)
-        case _:
-            return report(error, 507, "dispatch", "the log of the dispatch cannot be read or written")
 
 
 def report(error: Exception, status: int = 500, kind: str = "internal", detail: str = "", **more: Any) -> Problem:

@@ -103,16 +103,16 @@ def select_news(history: Iterable[Past], texts: Collection[str], *, is_whole: bo
 
 
 def _find_role(where: str, message: Mapping[str, Any]) -> str:
-    kind, role = message.get("type", "message"), message.get("role")
+    kind, role = str(message.get("type", "message")), str(message.get("role"))  # a client may send any JSON
     if kind in _OF_MODEL:
         return "assistant"
     if kind in _OUTPUTS:
         return "tool"
     if kind != "message":
         why = "tools that a provider runs belong to the cantrip"
-        raise _refuse(where, f"expected messages, calls of functions and their results, got {kind!s:.50}; {why}")
+        raise _refuse(where, f"expected messages, calls of functions and their results, got {kind:.50}; {why}")
     if role not in _ROLES:
-        raise _refuse(where, f"expected one of the roles {', '.join(_ROLES)}, got {role!s:.50}")
+        raise _refuse(where, f"expected one of the roles {', '.join(_ROLES)}, got {role:.50}")
     return _ROLES[role]
 
 

@@ -27,9 +27,9 @@ from hypercorn.config import Config
 from starlette.types import ASGIApp
 
 from cantrip_actors import Cantrip, Runtime
-from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http.addresses import CannotServe, add_brackets, is_loopback, parse_address
 from cantrip_actors.http.app import make_app
+from cantrip_actors.http.extension import ServiceExtension
 from cantrip_actors.http.health import STALL, TICK, Pulse, health_server
 from cantrip_actors.http.limits import ServiceLimits
 from cantrip_actors.http.operations import dump_at_signal
@@ -72,8 +72,8 @@ class ServiceSettings:
     """The allowance of all callers together, in US dollars."""
     runtime: dict[str, Any] = field(default_factory=dict)
     """Further options of `Runtime.open`."""
-    dispatches: Path | None = None
-    """The folder of the dispatches that are served; their logs have the seal key of the runtime."""
+    extensions: tuple[ServiceExtension, ...] = ()
+    """What packages add to the service."""
     crash_dir: Path | None = None
     """The folder for crash reports."""
     access_log: bool = False
@@ -118,7 +118,6 @@ async def serve(settings: ServiceSettings, on_ready: Callable[[Ready], object]) 
             system_messages=settings.system_messages,
             telemetry=telemetry,
             access_log=settings.access_log,
-            dispatches=_open_dispatches(settings),
         )
         pulse, health = Pulse(settings.stall), None
         if settings.health is not None:
@@ -136,15 +135,10 @@ async def serve(settings: ServiceSettings, on_ready: Callable[[Ready], object]) 
             await tasks.start(_obey_signals, service, pulse, settings.grace, stop)
             tasks.start_soon(pulse.beat, runtime, TICK, partial(telemetry.counters.observe, "cantrip.loop.lag", ()))
             # in a task of its own: on asyncio hypercorn leaves the task that it runs in marked as cancelled
-            app = make_app(service, ()) if settings.only_mcp else make_app(service)
+            app = make_app(service, ()) if settings.only_mcp else make_app(service, extensions=settings.extensions)
             async with anyio.create_task_group() as servers:
                 servers.start_soon(run_hypercorn, app, listener, started)
             tasks.cancel_scope.cancel()
-
-
-def _open_dispatches(settings: ServiceSettings) -> Dispatches | None:
-    folder = settings.dispatches
-    return None if folder is None else Dispatches(folder, seal_key=settings.runtime.get("seal_key"))
 
 
 def _list_own_names(bind: str) -> list[str]:

@@ -9,11 +9,12 @@ from typing import Any, Final
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
+from starlette.authentication import AuthenticationBackend
 
 from cantrip_actors import Cantrip, EntityEvent, RequestFeed, Runtime
-from cantrip_actors.dispatch import Dispatches
 from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.limits import Limiter, ServiceLimits
+from cantrip_actors.http.logins import Logins
 from cantrip_actors.http.supervision import Supervision
 from cantrip_actors.http.token import Token
 from cantrip_actors.http.tokens import Tokens
@@ -31,9 +32,10 @@ class Service:
 
     `cantrips` are the ones that clients may cast, by name. `tokens` are the accepted ones; None needs no token
     (`--no-auth`).
+    With `authentication`, a backend of Starlette, it decides in place of tokens who may do what: it returns the scopes,
+    and the user, who may be a `Token`.
     `hosts` are the names by which clients reach the service, and `origins` those of other sites whose pages may use it.
     `telemetry` is that of the runtime, for `/metrics`. With `access_log` each request is a line in the log.
-    `dispatches` are the ones that clients may read, decide and add to; None has none.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Service:
         cantrips: Mapping[str, Cantrip] | Iterable[Cantrip] = (),
         *,
         tokens: Tokens | None = None,
+        authentication: AuthenticationBackend | None = None,
         limits: ServiceLimits | None = None,
         hosts: Iterable[str] = ("localhost", "127.0.0.1", "::1"),
         origins: Iterable[str] = (),
@@ -49,18 +52,19 @@ class Service:
         system_messages: str = "data",
         telemetry: Telemetry | None = None,
         access_log: bool = False,
-        dispatches: Dispatches | None = None,
     ) -> None:
         self.runtime = runtime
         self.cantrips = dict(cantrips) if isinstance(cantrips, Mapping) else by_name(cantrips)
+        if tokens is not None and authentication is not None:
+            raise ValueError("expected tokens or an authentication backend, got both: the backend may know the tokens")
         self.tokens = tokens
+        self.logins = None if authentication is None else Logins(authentication)
         self.hosts = frozenset(host.lower().strip("[]") for host in hosts)
         self.origins = frozenset(origins)
         self.page = page
         self.system_messages = system_messages
         self.telemetry = telemetry
         self.access_log = access_log
-        self.dispatches = dispatches
         if telemetry is not None:
             telemetry.counters.read_gauges_of(self._gauges)
         self.limiter = Limiter(limits or ServiceLimits(), self._find_busy)
@@ -217,26 +221,34 @@ class Service:
     def answering(self, token: Token | None) -> Iterator[anyio.CancelScope]:
         """Run the block, which answers a request, only as long as its token is valid. The scope says if it was cut."""
         with anyio.CancelScope() as scope:
-            if token is None or self.tokens is None:
+            if token is None or (self.tokens is None and self.logins is None):
                 yield scope
                 return
             if not self._is_looking:
                 self._is_looking = True
-                self._tasks.start_soon(self._cut_answers, self.tokens)
+                self._tasks.start_soon(self._cut_answers)
             self._answering[scope] = token
             try:
                 yield scope
             finally:
                 del self._answering[scope]
 
-    async def _cut_answers(self, tokens: Tokens) -> None:
+    async def _cut_answers(self) -> None:
         """Cut the answers to tokens that are revoked, expire or lose a right, as long as there are any answers."""
         while self._answering:
             await anyio.sleep(LOOK_AT_TOKENS)
-            for scope, token in list(self._answering.items()):
-                if tokens.has_lost(token):
-                    scope.cancel()
+            async with anyio.create_task_group() as looks:
+                for scope, token in list(self._answering.items()):
+                    looks.start_soon(self._cut_if_lost, scope, token)
         self._is_looking = False
+
+    async def _cut_if_lost(self, answer: anyio.CancelScope, token: Token) -> None:
+        if self.logins is not None:
+            has_lost = await self.logins.has_lost(token)
+        else:
+            has_lost = self.tokens is not None and self.tokens.has_lost(token)
+        if has_lost:
+            answer.cancel()
 
     async def start_door(self, run: Callable[..., Awaitable[Any]]) -> Any:
         """Start a task that runs until the event streams end; return the value it reports when started."""

@@ -33,9 +33,17 @@ async def authenticate(service: Service, request: Request) -> Token:
 
     Raises Problem 401, 403 for a cookie that another page made a browser send, and 503 if a token cannot be checked.
     """
+    header = request.headers.get("authorization")
+    if service.logins is not None:
+        login = await service.logins.identify(request)
+        if login is None:
+            headers = make_challenge(service, request)
+            raise Problem(401, "token", "expected a login, got a request of nobody", headers=headers)
+        if not header and request.cookies and request.method not in SAFE:
+            _check_own_page(request)
+        return login
     if service.tokens is None:
         return ANYONE
-    header = request.headers.get("authorization")
     text: str | None
     if header is not None:
         kind, _, value = header.partition(" ")

@@ -34,7 +34,7 @@ def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
         "id": cantrip.id,
         "description": cantrip.description or name,
         "gates": list(circle.open_gates),
-        "medium": circle.medium,
+        "medium": circle.medium_name,
         "wards": [str(ward) for ward in circle.wards],
     }
 

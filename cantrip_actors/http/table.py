@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from cantrip_actors.http import dispatches, entities, health, history, models, operations, people, streams
+from cantrip_actors.http import entities, health, history, models, operations, people, streams
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
 
 BASE = "/api/v1"
@@ -41,7 +41,6 @@ class ApiRoute(NamedTuple):
 
 
 _NEW: AnswerModels = {201: models.StartedJson, 200: models.EpisodeJson, 202: models.StartedJson}
-_SUMMARY: AnswerModels = {200: models.DispatchSummary}
 _SSE = "text/event-stream"
 
 _NATIVE: tuple[ApiRoute, ...] = (
@@ -94,25 +93,6 @@ _NATIVE: tuple[ApiRoute, ...] = (
     ApiRoute("POST", "/entities/{id}/abandon", "stop", entities.abandon, {204: None}, models.NoBody),
     ApiRoute("GET", "/requests", "read", people.list_requests, {200: models.RequestPage}, query=models.RequestsQuery),
     ApiRoute("POST", "/requests/{id:path}", "approve", people.decide, {200: models.DecidedJson}, models.DecideBody),
-    ApiRoute(
-        "GET",
-        "/dispatches",
-        "read",
-        dispatches.list_dispatches,
-        {200: models.DispatchList},
-        query=models.DispatchesQuery,
-    ),
-    ApiRoute(
-        "POST", "/dispatches", "dispatch", dispatches.create_dispatch, {201: models.DispatchSummary}, models.NewDispatch
-    ),
-    ApiRoute("GET", "/dispatches/{id}", "read", dispatches.get_dispatch, {200: models.DispatchJson}),
-    ApiRoute(
-        "POST", "/dispatches/{id}/approve", "approve", dispatches.approve_dispatch, _SUMMARY, models.ApproveDispatch
-    ),
-    ApiRoute("POST", "/dispatches/{id}/reject", "approve", dispatches.reject_dispatch, _SUMMARY, models.RejectDispatch),
-    ApiRoute(
-        "POST", "/dispatches/{id}/unblock", "dispatch", dispatches.unblock_dispatch, _SUMMARY, models.UnblockDispatch
-    ),
     ApiRoute("POST", "/turns/{id}/fork", "cast", entities.fork, _NEW, models.ForkBody),
     ApiRoute("GET", "/turns/{id}", "read", history.get_turn, {200: models.TurnJson}),
     ApiRoute("GET", "/turns/{id}/input", "inputs", history.get_input, {200: models.ModelInputJson}),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
 
 SCOPES: Final = (
     *("read", "observe", "cast", "send", "steer", "stop", "approve", "reward", "dispatch", "secrets", "inputs"),
@@ -21,8 +24,8 @@ class Token:
     """
 
     name: str
-    digest: str
-    scopes: frozenset[str]
+    digest: str = ""
+    scopes: frozenset[str] = frozenset()
     tenant: str | None = None
     expires: datetime | None = None
     cantrips: frozenset[str] | None = None
@@ -35,6 +38,20 @@ class Token:
     """The largest body of a request, in MiB. These replace the limits of the service."""
     claims: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
     """The claims of the authorization server that issued it; None for a token of the file."""
+    connection: HTTPConnection | None = field(default=None, compare=False, repr=False)
+    """The request that an authentication backend let in with it; None for other tokens."""
+
+    is_authenticated: ClassVar[bool] = True
+
+    @property
+    def display_name(self) -> str:
+        """The name: a token can be the user that an authentication backend of Starlette returns."""
+        return self.name
+
+    @property
+    def identity(self) -> str:
+        """The name, likewise."""
+        return self.name
 
     def allows(self, scope: str) -> bool:
         """Return whether the token has a scope."""

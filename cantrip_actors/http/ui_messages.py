@@ -67,7 +67,13 @@ class UiMessages:
         yield {"type": "tool-output-denied", "toolCallId": call.id}
 
     def ask(self, request: RequestedEvent) -> Iterator[StreamPart]:
-        """Yield an approval request, a question, or a call that the client has to answer; the answer continues it."""
+        """Yield an approval request, a question, or a call that the client has to answer; the answer continues it.
+
+        After an utterance the message has ended: the next message of the user is the reply.
+        """
+        if request.is_utterance:
+            yield {"type": "finish", "finishReason": "stop"}
+            return
         if request.is_question or request.is_deferred:
             yield _make_call(request.tool_call_id, request.gate, request.args or {}, is_clients=True)
         else:

@@ -59,6 +59,9 @@ from cantrip_actors.terms.own_gates import DONE
 
 UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
 
+NO_REPLY = "no reply"
+"""The beginning of the observation if a person has not replied to an utterance."""
+
 MID_TURN = (Phase.ACTING, Phase.WAITING, Phase.COMPUTING)
 """The phases in which a turn has an utterance and is not committed, or waits for children."""
 
@@ -187,7 +190,7 @@ def _reply(plan: Plan, state: State, live: Transient, moment: Moment, event: Rep
             turn_id=make_turn_id(state, live),
             content=add_handles(response.content, response.images),
             tool_calls=plan.circle.resolve_calls(response.tool_calls),
-            code=extract_code(response, plan.shape.medium),
+            code=extract_code(response, plan.cantrip.circle.language),
             thinking=response.thinking,
             usage=response.usage,
             duration_ms=moment.measure_since(live.began),
@@ -387,7 +390,7 @@ def _cut_turn(plan: Plan, state: State, live: Transient, moment: Moment, how: st
     is_before = (
         turn.requested is not None and turn.decided is None and not (turn.requested.round or turn.requested.deferred)
     )
-    became = "not run" if is_before else "outcome unknown"
+    became = NO_REPLY if turn.is_spoken else "not run" if is_before else "outcome unknown"
     calls = [*turn.calls[turn.next_call :], *([live.call] if live.call is not None else ())]
     for call in calls:
         args = call.args if turn.program is not None else None

@@ -11,6 +11,7 @@ from cantrip_actors.terms.context import LEAST_SHOWN, View, measure
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall
 from cantrip_actors.terms.on_demand import restore_call
+from cantrip_actors.terms.own_gates import PERSON
 
 SKIPPED: Final = "[not run: done was called before]"
 LEFT_OUT: Final = "[not run: the thread was forked before]"
@@ -25,6 +26,22 @@ def render_utterance(said: Utterance) -> Message:
     text = said.content if not said.code else f"{said.content}\n{said.code}" if said.content else said.code
     calls = tuple(map(restore_call, said.tool_calls)) if said.tool_calls else ()
     return Message("assistant", text, calls, None, None, False, said.thinking, said.blocks, said.images)
+
+
+def call_person(message: Message, number: int) -> tuple[ToolCall, ...]:
+    """Return the call that an utterance without calls is in a circle with medium="person": its text is for a person.
+
+    `number` counts the utterances of the thread from 1. A blank text is no call.
+    """
+    text = message.content
+    if message.tool_calls or text is None or not text.strip():
+        return ()
+    return (ToolCall(f"call_{number}_1", PERSON.name, {"text": text}),)
+
+
+def render_reply(observation: Observation) -> Message:
+    """Return the user message of a person's reply: to a crystal it is the next message of a conversation."""
+    return Message("user", observation.content, images=observation.images)
 
 
 def render_result(observation: Observation, *, hidden: bool) -> Message:

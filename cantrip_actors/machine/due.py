@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from cantrip_actors.machine.accept import (
+    NO_REPLY,
     commit,
     finish,
     fold_results,
@@ -47,8 +48,10 @@ from cantrip_actors.machine.evolve import PER_INTENT
 from cantrip_actors.machine.project import get_outcome, is_end_recorded, is_of_life
 from cantrip_actors.machine.state import Phase, Plan, State, Transient, Turn
 from cantrip_actors.records.records import Decided, Ended, Observation, Record, Requested
+from cantrip_actors.terms.addressee import find_addressee
 from cantrip_actors.terms.gate import Gate, Refused
-from cantrip_actors.terms.messages import ToolCall
+from cantrip_actors.terms.image import move_files
+from cantrip_actors.terms.messages import ToolCall, as_text
 from cantrip_actors.terms.ward import Ward
 from cantrip_actors.terms.wrapper import Inquiry
 
@@ -122,7 +125,7 @@ def _due_gate(
     bound = gate.check(call)
     if isinstance(bound, Refused):
         return refuse(plan, state, live, moment, call, bound.reason)
-    if (gate.wrappers or gate.kind == "question") and inquired is None:
+    if (gate.wrappers or gate.asks_person) and inquired is None:
         first = _due_before_call(plan, state, live, moment, gate, call, bound.args)
         if first is not None:
             return first
@@ -186,8 +189,8 @@ def _due_before_call(
 ) -> Record | Action | None:
     """Return the next step before a call: its checks, a request to a person, a refusal; None if the call is next."""
     turn = state.turn
-    if turn.decided is not None and (gate.kind == "question" or turn.decided.decision != "allow"):
-        return _observe_decision(plan, state, live, moment, call, turn.decided)
+    if turn.decided is not None and (gate.asks_person or turn.decided.decision != "allow"):
+        return _observe_decision(plan, state, live, moment, gate, call, turn.decided)
     is_settled = turn.decided is not None and turn.decided.args is None
     if is_settled or live.wrapping == "after" or turn.running == call.id:
         return None
@@ -200,8 +203,10 @@ def _due_request(
     plan: Plan, state: State, live: Transient, moment: Moment, gate: Gate, call: ToolCall, args: Mapping[str, Any]
 ) -> Record | None:
     """Return the request to a person about a call, or the refusal that was remembered; None if no person decides."""
-    if gate.kind == "question":
-        return _make_request(plan, state, live, moment, call, gate.dependencies.get("expires"), "", args)
+    if gate.asks_person:
+        request = _make_request(plan, state, live, moment, call, gate.dependencies.get("expires"), "", args)
+        to = find_addressee(request.question or "", gate.dependencies.get("to", ())) if gate.kind == "person" else None
+        return request if to is None else msgspec.structs.replace(request, args={**args, "to": to})
     ask = gate.ask_first
     why = "" if ask is None or ask.when is None else live.why
     if ask is None or why is None:
@@ -239,14 +244,23 @@ def _make_request(
 
 
 def _observe_decision(
-    plan: Plan, state: State, live: Transient, moment: Moment, call: ToolCall, decided: Decided
+    plan: Plan, state: State, live: Transient, moment: Moment, gate: Gate, call: ToolCall, decided: Decided
 ) -> Record:
     """Return the observation of a call that a person has answered or denied, or that was not decided in time."""
     if decided.decision == "answer":
-        return finish(plan, state, live, moment, Observation(call.gate, None, decided.answer, False, call.id))
+        answer, images = decided.answer, decided.images
+        if len(gate.dependencies.get("to", ())) > 1 and decided.by:  # the entity has to know which of them replied
+            author = f"{decided.by}: "
+            answer, images = f"{author}{as_text(answer)}", move_files(images, len(author))
+        seen = Observation(call.gate, None, answer, False, call.id, images=images)
+        return finish(plan, state, live, moment, seen)
     note = f": {decided.note}" if decided.note else ""
-    why = "nobody decided in time" if decided.decision == "expired" else f"{decided.by or 'a person'} denied it{note}"
-    return refuse(plan, state, live, moment, call, f"{call.gate} was not run: {why}")
+    is_expired, by = decided.decision == "expired", decided.by or "a person"
+    if gate.kind == "person":
+        why = f"{NO_REPLY}: {'nobody replied in time' if is_expired else f'{by} declined{note}'}"
+    else:
+        why = f"{call.gate} was not run: {'nobody decided in time' if is_expired else f'{by} denied it{note}'}"
+    return refuse(plan, state, live, moment, call, why)
 
 
 def _due_own_gate(

@@ -17,6 +17,8 @@ from cantrip_actors.machine.context import (
     LEFT_OUT,
     NO_GATE,
     SKIPPED,
+    call_person,
+    render_reply,
     render_result,
     render_unanswered,
     render_utterance,
@@ -64,6 +66,7 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
+from cantrip_actors.terms.languages import has_programs, read_medium
 from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
 from cantrip_actors.terms.own_gates import CALL_AGENT
@@ -167,7 +170,7 @@ def _give_intent(shape: Shape, state: State, record: IntentGiven) -> None:
     _append(shape, state, Message("user", record.intent, images=record.own_images))
     if record.context is not None:
         state.sandbox.data = record.context
-        if _find_medium(shape, state) == "tools":  # a code circle has it as a variable
+        if not has_programs(_find_medium(shape, state)):  # a code circle has it as a variable
             _append(shape, state, Message("user", f"context:\n{as_text(record.context)}"))
     if is_first:
         conversation.head = len(conversation.context)
@@ -228,8 +231,12 @@ def _utter(shape: Shape, state: State, record: Utterance) -> None:
     state.usage = state.usage + usage
     turn = state.turn = Turn()
     turn.id = turn.utterance_id = record.turn_id
-    if record.code is None or record.tool_calls or _find_medium(shape, state) == "tools":
+    medium = _find_medium(shape, state)
+    if record.code is None or record.tool_calls or not has_programs(medium):
         turn.calls = record.tool_calls
+        if medium == "person" and not turn.calls:
+            turn.calls = call_person(message, conversation.said)
+            turn.is_spoken = bool(turn.calls)
         state.phase = Phase.ACTING
         return
     sandbox = state.sandbox
@@ -327,6 +334,9 @@ def _show_result(shape: Shape, state: State, record: GateFinished) -> None:
     conversation, episode, seen = state.conversation, state.episode, record.observation
     counted = episode.failed if seen.is_error else episode.ran
     counted[seen.gate] = counted.get(seen.gate, 0) + 1
+    if state.turn.is_spoken:
+        _append(shape, state, render_reply(seen))
+        return
     if not seen.ephemeral or seen.is_error:
         _append(shape, state, render_result(seen, hidden=False))
         return
@@ -504,7 +514,7 @@ def _forget(shape: Shape, state: State, record: ForgottenRecord) -> None:  # noq
 
 def _use(state: State, record: Header | Adopted) -> None:
     state.cantrip_id, state.cantrip_name = record.cantrip_id, record.cantrip_name
-    state.medium = record.circle.get("medium", "tools")
+    state.medium = read_medium(record.circle)
 
 
 def _find_medium(shape: Shape, state: State) -> str:

@@ -49,7 +49,7 @@ the running one would have done:
     ASKING      Steer      ASKING       Remember the same, and a fold is due
     ASKING      Steer      ASKING       Consult  a person still has to grant more
     ASKING      Interrupt  IDLE, OVER   Finish   the episode is ended from outside between two turns
-    ASKING      Stopped    OVER         Finish   the entity is ended from outside: a deadline, a budget, a cancellation
+    ASKING      Stopped    IDLE, OVER   Finish   a deadline, a budget, a cancellation; IDLE if an episode timed out
     ASKING      Replied    ACTING       Consult  a person decides about the next call, or answers a question
     ACTING      Observed   as Replied            the observation is recorded; then the utterance continues
     ACTING      Observed   COMPUTING    Answer   the program continues with the gate's answer
@@ -59,14 +59,14 @@ the running one would have done:
     ACTING      Inquired   ACTING       Consult  the gate that runs asks a person before it can answer
     ACTING      Questioned ACTING       Await    an `ask` waits for the other entity's episode
     ACTING      Interrupt  IDLE, OVER   Finish   the turn is committed as it stands
-    ACTING      Stopped    OVER         Finish   likewise
+    ACTING      Stopped    IDLE, OVER   Finish   likewise
     WAITING     Returned   as Replied            the children's results are the observation
     WAITING     Returned   COMPUTING    Answer   the program continues with them
     WAITING     Returned   WAITING      Run      the steps that are wrapped around the delegation see them first
     WAITING     Observed   as Replied            those steps have passed the observation on
     WAITING     Observed   COMPUTING    Answer   likewise, to the program
     WAITING     Interrupt  IDLE, OVER   Finish   the turn is committed as it stands
-    WAITING     Stopped    OVER         Finish   likewise
+    WAITING     Stopped    IDLE, OVER   Finish   likewise
     ASKING      Replied    COMPUTING    Compute  the utterance is a program, in a code circle
     COMPUTING   Called     ACTING       Run      the program calls a gate
     COMPUTING   Called     ACTING       Consult  a person decides about the call, or answers a question
@@ -87,7 +87,7 @@ the running one would have done:
     COMPUTING   Computed   ASKING       Consult  a budget is used up, and a person may grant more
     COMPUTING   Computed   IDLE, OVER   Finish   the same, and it had called `done`; or a ward
     COMPUTING   Interrupt  IDLE, OVER   Finish   the program is ended, and the turn committed as it stands
-    COMPUTING   Stopped    OVER         Finish   likewise
+    COMPUTING   Stopped    IDLE, OVER   Finish   likewise
     ACTING      Called     COMPUTING    Answer   after a restart: the outcome of the gate's call is unknown
     ACTING      Called     ACTING       Await    after a restart: it still waits for the other entity's episode
     ACTING      Called     ACTING       Run      after a restart: a person has decided about the call

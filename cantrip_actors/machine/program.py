@@ -11,8 +11,10 @@ the newest usable snapshot and runs the later programs again with their recorded
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
+from cantrip_actors.terms.languages import Language
 from cantrip_actors.terms.messages import Response, as_text
 
 PREVIEW = 8_000
@@ -31,21 +33,19 @@ _FENCE = re.compile(
 """A fenced block of Markdown: its lines may be indented, as in a list, and it may end at the end of the text."""
 
 _BEGINS = re.compile(r"\s*(?:`{3}|~{3})")
-_LANGUAGES = {
-    "python": ("python", "py", "python3", "tool_code", ""),
-    "javascript": ("javascript", "js", "ecmascript", "node", "mjs", "typescript", "ts", ""),
-    "shell": ("shell", "sh", "bash", "zsh", "shellscript", ""),
-}
 
 
-def extract_code(response: Response, medium: str) -> str | None:
+def extract_code(response: Response, language: Language | None) -> str | None:
     """Return the program of a response: the crystal's `code`, else the fenced blocks in the circle's language."""
-    if response.code is None and response.content is not None and medium != "tools" and not response.tool_calls:
-        return _extract_fenced_blocks(_normalise_lines(response.content), medium)
-    if response.code is None or medium == "tools":
+    if language is None:
         return response.code
+    fences = language.fences or (language.name, "")
+    if response.code is None and response.content is not None and not response.tool_calls:
+        return _extract_fenced_blocks(_normalise_lines(response.content), fences)
+    if response.code is None:
+        return None
     code = _normalise_lines(response.code)
-    return (_BEGINS.match(code) and _extract_fenced_blocks(code, medium)) or code
+    return (_BEGINS.match(code) and _extract_fenced_blocks(code, fences)) or code
 
 
 def _normalise_lines(text: str) -> str:
@@ -53,12 +53,12 @@ def _normalise_lines(text: str) -> str:
     return text.removeprefix("\ufeff").replace("\r\n", "\n")
 
 
-def _extract_fenced_blocks(text: str, medium: str) -> str | None:
+def _extract_fenced_blocks(text: str, fences: Collection[str]) -> str | None:
     """Return the blocks in the circle's language. A block without an end counts only if it names its language."""
     blocks = []
     for block in _FENCE.finditer(text):
         language = block["language"].lower()
-        if language in _LANGUAGES[medium] and (language or block["unended"] is None):
+        if language in fences and (language or block["unended"] is None):
             indent = len(block["indent"])
             blocks.append(re.sub(rf"^[ \t]{{0,{indent}}}", "", block["code"], flags=re.MULTILINE))
     return "\n".join(blocks) or None

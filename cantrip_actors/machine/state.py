@@ -36,6 +36,7 @@ from cantrip_actors.terms.context import Fading, Shared, ShownBound
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import Gate, Refused
+from cantrip_actors.terms.languages import DEFAULT, read_medium
 from cantrip_actors.terms.mcp_approvals import list_callable_gates
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
 from cantrip_actors.terms.own_gates import DONE, RECALL
@@ -72,7 +73,7 @@ class Shape(NamedTuple):
     system_prompt: str | None = None
     capability: str | None = None
     """The capability text of a code circle, shown after the system prompt (reading 5)."""
-    medium: str = "tools"
+    medium: str = DEFAULT
     done: frozenset[str] = frozenset({DONE.name})
     """The gates that end the entity."""
     visible_for: Mapping[str, int] = {}  # nothing writes to it
@@ -89,7 +90,7 @@ class Shape(NamedTuple):
         return cls(
             lasting=header.lasting,
             system_prompt=header.call.get("system_prompt"),
-            medium=header.circle.get("medium", "tools"),
+            medium=read_medium(header.circle),
             parent_turn=header.parent_turn,
         )
 
@@ -151,7 +152,7 @@ class Plan(Identity, frozen=True, kw_only=True):
     ) -> Plan:
         """Return the plan of an entity that works with this cantrip."""
         circle = cantrip.circle
-        tools = circle.medium == "tools"  # in a code circle the gates are functions of the capability text
+        tools = not circle.has_programs  # in a code circle the capability text describes the gates
         gates = list_callable_gates(cantrip)
         return cls(
             *msgspec.structs.astuple(identity),
@@ -165,7 +166,7 @@ class Plan(Identity, frozen=True, kw_only=True):
                 lasting=identity.lasting,
                 system_prompt=cantrip.call.system_prompt,
                 capability=capability,
-                medium=circle.medium,
+                medium=circle.medium_name,
                 done=frozenset(name for name, gate in gates.items() if gate.kind == "done"),
                 visible_for={name: gate.visible_for for name, gate in gates.items() if gate.visible_for},
                 is_measured=window is not None,
@@ -322,6 +323,8 @@ class Turn(msgspec.Struct):
     """The handle of a query that the crystal will answer later."""
     coded: bool = False
     """Whether the utterance was a program."""
+    is_spoken: bool = False
+    """Whether the call is the text of the utterance, for a person."""
     program: Program | None = None
     """The program that runs, in a code circle, with the answers so far."""
     midway: SnapshotAfter | None = None

@@ -110,7 +110,7 @@ def offers_of(cantrips: Mapping[str, Cantrip]) -> dict[str, Offer]:
 def _build_annotations(cantrip: Cantrip) -> types.ToolAnnotations:
     """Return the hints for clients: a tool only reads if every gate of its cantrip does."""
     gates = [gate for gate in cantrip.circle.open_gates.values() if gate.kind == "function"]
-    is_safe = cantrip.circle.medium == "tools" and not cantrip.circle.servers and all(gate.read_only for gate in gates)
+    is_safe = not cantrip.circle.has_programs and not cantrip.circle.servers and all(gate.read_only for gate in gates)
     is_open = bool(cantrip.circle.risks["way_out"] or cantrip.circle.risks["untrusted_content"])
     return types.ToolAnnotations(read_only_hint=is_safe, open_world_hint=is_open)
 

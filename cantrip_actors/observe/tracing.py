@@ -528,7 +528,7 @@ class Spans(EpisodeSpans):
     def _begin_program(self, action: Compute) -> None:
         if self._program is not None:
             return
-        medium = self._cell.plan.circle.medium
+        medium = self._cell.plan.circle.medium_name
         known: dict[str, Any] = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: medium,

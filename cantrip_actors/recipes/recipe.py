@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors import Call, Cantrip, Circle, Folding, Gate, InvalidCantrip, Retry, ask_first, gate, scripted
+from cantrip_actors.circle.medium import make_installed, make_medium
 from cantrip_actors.own_files.claims import claim_file, hold
 from cantrip_actors.recipes.document import Document, InvalidRecipe, RecipePath, read
 from cantrip_actors.recipes.reader import RecipeReader, describe, find_path
 from cantrip_actors.recipes.tool_servers import tool_server
 from cantrip_actors.terms.errors import suggest_nearest
 from cantrip_actors.terms.gate import standard
+from cantrip_actors.terms.languages import DEFAULT, Language
 from cantrip_actors.terms.own_gates import BACKGROUND
 from cantrip_actors.terms.problems import shorten
 from cantrip_actors.terms.tool_server import ToolServer
@@ -218,11 +220,11 @@ class _RecipeReader(RecipeReader):
                 "cantrip must have at least one truncation ward (max_turns, timeout, max_tokens or max_cost), "
                 "so that it is bound to end; add for example `- max_turns: 20` to wards",
             )
-        chosen = circle.get("medium", "tools")
+        chosen: Any = DEFAULT
         with self.at(("circle", "medium") if "medium" in circle else ("circle",)):
-            Circle(medium=chosen)
+            chosen = self._medium(circle.get("medium", DEFAULT))
         with self.at(("circle", "jail") if "jail" in circle else ("circle",)):
-            Circle(medium=chosen if chosen == "shell" else "tools", jail=circle.get("jail"))
+            Circle(medium=chosen, jail=circle.get("jail"))
         skills = self._check_folder(circle["skills"], ("circle", "skills")) if "skills" in circle else None
         if len(self.mistakes) == before:
             with self.at(("circle", "skills") if "skills" in circle else ("circle",)):
@@ -230,6 +232,19 @@ class _RecipeReader(RecipeReader):
                 jail = circle.get("jail")
                 return Circle(usable, wards or [], chosen, jail=jail, skills=skills, on_demand=further)
         return None
+
+    def _medium(self, value: Any) -> str | Language:
+        """Return a medium: a name, python:module:name, or a mapping of one of these to settings."""
+        name, settings = next(iter(value.items())) if isinstance(value, dict) and len(value) == 1 else (value, {})
+        if not isinstance(name, str) or not isinstance(settings, dict):
+            raise InvalidCantrip(
+                f'medium: expected a name, "python:module:Medium", or {{name: {{setting: …}}}}, got {describe(value)}'
+            )
+        if name.startswith("python:"):
+            return make_medium(name, self._import_from(name.removeprefix("python:"), "Medium"), settings)
+        chosen: str | Language = make_installed(name, settings) if settings else name
+        Circle(medium=chosen)
+        return chosen
 
     def _gates(self, items: Sequence[Any], where: RecipePath) -> list[Gate | Wrap | ToolServer | None]:
         return [

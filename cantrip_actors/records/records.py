@@ -268,6 +268,16 @@ class Requested(_Record, frozen=True, kw_only=True, tag="requested"):
         return "deferred" if self.deferred else "approval" if self.question is None else "question"
 
     @property
+    def is_utterance(self) -> bool:
+        """Whether the question is an utterance for a person, in a circle with medium="person"."""
+        return self.gate == "person" and self.question is not None and not self.round
+
+    @property
+    def to(self) -> str | None:
+        """The name of the person whom the utterance addresses, if it addresses one."""
+        return (self.args or {}).get("to") if self.is_utterance else None
+
+    @property
     def id(self) -> str:
         """The id of the request, unique in the loom."""
         return _request_id(self)

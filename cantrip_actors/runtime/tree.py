@@ -282,7 +282,7 @@ class Tree(Core):
         why = store.can_join()
         if why:
             raise LoomError(f'node "{node.name}" cannot join the loom: {why}')
-        coded = [one.name or one.id for one in self.cantrips.given if one.circle.medium != "tools"]
+        coded = [one.name or one.id for one in self.cantrips.given if one.circle.has_programs]
         if coded and self._keys.snapshots is None and store.expires and not self.guard.at_rest:
             raise LoomError(
                 f'node "{node.name}" cannot join the loom: cantrip {coded[0]} has a code circle, and its snapshots '

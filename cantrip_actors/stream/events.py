@@ -255,6 +255,10 @@ class RequestedEvent(StepEvent, frozen=True, gc=False):
     is_question: bool = False
     schema: Mapping[str, Any] | None = None
     is_deferred: bool = False
+    is_utterance: bool = False
+    """Whether the question is an utterance in a circle with medium="person", whose text came before this event."""
+    to: str | None = None
+    """The name of the person whom the utterance addresses, if it addresses one."""
 
     @property
     def kind(self) -> RequestKind:

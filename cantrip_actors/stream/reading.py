@@ -212,6 +212,8 @@ def _read_request(record: Requested, at: float) -> Iterator[EntityEvent]:
         record.question is not None,
         record.answer_schema,
         record.deferred,
+        record.is_utterance,
+        record.to,
     )
 
 

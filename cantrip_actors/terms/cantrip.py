@@ -194,9 +194,14 @@ class Cantrip(Generic[Answer_co]):
 
     def _check_choice(self) -> None:
         gate = find_named_gate(self.call.tool_choice)
+        if self.circle.medium == "person" and (gate is not None or self.call.tool_choice == "required"):
+            raise InvalidCantrip(
+                f'tool_choice "{self.call.tool_choice}": every answer would be a call, and no text would reach the '
+                "person; leave it out"
+            )
         if gate is None:
             return
-        if self.circle.medium != "tools":
+        if self.circle.has_programs:
             raise InvalidCantrip(f'tool_choice "gate:{gate}": a program calls the gates here; leave it out')
         server = next((server for server in self.circle.servers if server.owns(gate)), None)
         if gate in self.circle.hidden or (server is not None and server.on_demand):
@@ -218,6 +223,7 @@ class Cantrip(Generic[Answer_co]):
             or self.answer is not None
             or self.call.require_done_tool
             or self.circle.resolved.require_done_tool
+            or self.circle.medium == "person"
         )
 
     def read_answer(self, answer: Any) -> Answer_co:

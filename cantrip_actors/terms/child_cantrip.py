@@ -60,7 +60,7 @@ def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
         if parent.circle.gate(name) is None:
             return Refused(f'cannot remove gate "{name}": the parent\'s gates are {_describe(parent, name, gates)}')
     idle = next((name for name in PROGRAMS if getattr(request, name) is not None), None)
-    if idle is not None and parent.circle.medium == "tools":
+    if idle is not None and not parent.circle.has_programs:
         return Refused(
             f"cannot narrow {idle}: it bounds programs, and your children call tools, as you do; leave it out"
         )

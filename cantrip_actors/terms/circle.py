@@ -21,9 +21,10 @@ from cantrip_actors.terms.companion import Companion
 from cantrip_actors.terms.errors import InvalidCantrip, find_nearest, suggest_nearest
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import gate
+from cantrip_actors.terms.languages import DEFAULT, Language, MediumName, find_language, has_programs
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.on_demand import FIND_GATES, USE_GATE, bind_catalogue, is_own_gate, resolve_call
-from cantrip_actors.terms.own_gates import DELEGATION, DONE, expand_set, needs_children
+from cantrip_actors.terms.own_gates import DELEGATION, DONE, PERSON, expand_set, needs_children
 from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.skill import make_skill_gate
@@ -45,7 +46,6 @@ FILE_GATES: Final = ("read", "write", "list", "search")
 GatePart = str | Gate | Wrap | ToolServer | Callable[..., Any]
 """What a circle takes as a gate."""
 
-MediumName = Literal["tools", "python", "javascript", "shell"]
 JailName = Literal["bubblewrap", "landlock"]
 
 
@@ -54,7 +54,10 @@ class Circle:
     """Gates, wards and a medium.
 
     `gates` are names of standard gates, gates, or annotated functions, in the order in which the crystal is shown them.
-    `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls) or the language of a code circle.
+    `wards` come from `cantrip_actors.wards`. `medium` is "tools" (structured calls), "person", or the language of a
+    code circle: a `Medium`, or the name of one ("python", "javascript", "shell", or that of an installed package). With
+    "person" a text without calls is shown to a person, whose reply is the observation; `person.with_(…)` among the
+    gates says who may be addressed, and how long a reply may take.
     Results of `wrap` are given among the gates. A `companion` accompanies the entity, not its children. `jail` names
     the mechanism that has to confine the shells of medium="shell"; the default is the strongest that the machine has.
     An entity is refused before it starts if its machine lacks that mechanism. A `ToolServer` among the gates adds a
@@ -71,10 +74,12 @@ class Circle:
 
     gates: tuple[Gate, ...] = ()
     wards: tuple[Ward, ...] = ()
-    medium: MediumName = "tools"
+    medium: str | Language = DEFAULT
     companion: Companion | None = field(default=None, repr=False, compare=False)
     jail: JailName | None = None
     servers: tuple[ToolServer, ...] = ()
+    language: Language | None = field(init=False, repr=False, compare=False)
+    """What its medium says of itself; None if its entities write no programs."""
     resolved: Wards = field(init=False, repr=False, compare=False)
     """The meet of all wards."""
     listed: Mapping[str, ListedTools] = field(init=False, repr=False, compare=False)
@@ -84,7 +89,7 @@ class Circle:
         self,
         gates: Iterable[GatePart] = (),
         wards: Iterable[Ward | Mapping[str, Any]] = (),
-        medium: MediumName = "tools",
+        medium: str | Language = DEFAULT,
         companion: Companion | None = None,
         jail: JailName | None = None,
         servers: Iterable[ToolServer] = (),
@@ -94,9 +99,8 @@ class Circle:
         for what, value in (("gates", gates), ("wards", wards), ("servers", servers), ("on_demand", on_demand)):
             expected = "a list, as in Circle(gates=['done'], wards=[max_turns(50)])"
             check(is_list(value), f"circle: {what}", expected, value, InvalidCantrip)
-        if medium not in get_args(MediumName):
-            raise InvalidCantrip(f'unknown medium "{medium}": {suggest_nearest(str(medium), get_args(MediumName))}')
         _check_jail(jail, medium)
+        language = find_language(medium, {} if jail is None else {"jail": jail})
         check_kind("circle: companion", companion, Companion | None, "a Companion", InvalidCantrip)
         servers = tuple(servers)
         for server in servers:
@@ -108,7 +112,7 @@ class Circle:
             roots = [part.dependencies["root"] for part in own if isinstance(part, Gate) and _has_folder(part)]
             own.append(make_skill_gate(skills, roots))
         if further and not any(isinstance(part, Gate) and is_own_gate(part, FIND_GATES) for part in own):
-            own += [FIND_GATES, USE_GATE] if medium == "tools" else [FIND_GATES]
+            own += [FIND_GATES, USE_GATE] if language is None else [FIND_GATES]
         tool_servers = tuple(part for part in parts if isinstance(part, ToolServer))
         tool_servers += tuple(replace(part, on_demand=True) for part in further if isinstance(part, ToolServer))
         _check_names("servers of tools", [server.name for server in tool_servers])
@@ -122,15 +126,16 @@ class Circle:
                 part for part in own_further if not any(server.is_for(part) for server in tool_servers)
             ),
         )
+        own_gates = _add_person(own_gates, medium)
         _check_use_gate(own_gates)
         _check_names("gates", [gate.name for gate in own_gates])
         stated = [ward if isinstance(ward, Ward) else parse(ward) for ward in wards]
         flat = [ward for entry in stated for ward in ((entry,) if isinstance(entry, Ward) else entry)]
-        idle = next((ward for ward in flat if ward.name in PROGRAMS), None) if medium == "tools" else None
+        idle = next((ward for ward in flat if ward.name in PROGRAMS), None) if language is None else None
         if idle is not None:
-            languages = ", ".join(get_args(MediumName)[1:])
+            languages = ", ".join(filter(has_programs, get_args(MediumName)))
             raise InvalidCantrip(
-                f'{idle}: it bounds programs, and an entity with medium="tools" writes none: remove the ward, or '
+                f'{idle}: it bounds programs, and an entity with medium="{medium}" writes none: remove the ward, or '
                 f"give the circle a language ({languages}); max_gate_calls bounds the calls of one turn in every medium"
             )
         resolved = Wards.of(flat)
@@ -142,6 +147,8 @@ class Circle:
             for gate in own_gates
             if _has_folder(gate) and gate.name not in resolved.removed
         ]
+        if medium == "person" and PERSON.name in resolved.removed:
+            raise InvalidCantrip('remove_gate("person"): the texts of the entity call it: leave out medium="person"')
         _check_limited(resolved, own_gates, tool_servers)
         tool_servers = tuple(server.with_folders(folders) for server in tool_servers) if folders else tool_servers
         set_fields(
@@ -149,6 +156,7 @@ class Circle:
             gates=own_gates,
             wards=tuple(flat),
             medium=medium,
+            language=language,
             companion=companion,
             jail=jail,
             servers=tool_servers,
@@ -156,6 +164,16 @@ class Circle:
         set_fields(self, resolved=resolved, listed=MappingProxyType({}))
         if self.has_lethal_trifecta:
             warnings.warn(LethalTrifecta(self.risks), stacklevel=2)
+
+    @property
+    def has_programs(self) -> bool:
+        """True if its entities write programs, in which they call the gates."""
+        return self.language is not None
+
+    @property
+    def medium_name(self) -> str:
+        """The name of its medium, as records have it."""
+        return self.medium if isinstance(self.medium, str) else self.medium.name
 
     @property
     def is_complete(self) -> bool:
@@ -187,7 +205,7 @@ class Circle:
         """
         gates = [gate for gate in self.gates if gate.server not in self.servers]
         for server in self.servers:
-            in_programs = self.medium != "tools"
+            in_programs = self.has_programs
             gates += make_gates(server, listed[server.name], calls[server.name], in_programs=in_programs)
         try:
             _check_names("gates", [gate.name for gate in gates])
@@ -253,7 +271,7 @@ class Circle:
         finder = left.get(FIND_GATES.name)
         if finder is not None and is_own_gate(finder, FIND_GATES):
             gates = [gate for gate in left.values() if gate.on_demand]
-            left[finder.name] = bind_catalogue(finder, gates, self.medium)
+            left[finder.name] = bind_catalogue(finder, gates, in_programs=self.has_programs)
         return MappingProxyType(left)
 
     @cached_property
@@ -272,7 +290,7 @@ class Circle:
         A circle that has lost the means for that, such as that of a child, shows its gates on demand.
         """
         can_find = is_own_gate(self.open_gates.get(FIND_GATES.name), FIND_GATES)
-        can_call = self.medium != "tools" or self.has_calls_by_name
+        can_call = self.has_programs or self.has_calls_by_name
         names = (gate.name for gate in self.open_gates.values() if gate.on_demand)
         return frozenset(names) if can_find and can_call else frozenset()
 
@@ -303,18 +321,22 @@ class Circle:
     @cached_property
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """The tool definitions of the open gates, as the crystal sees them (CALL-3)."""
-        return tuple(map(self._define, (gate for gate in self.open_gates.values() if gate.name not in self.hidden)))
+        return tuple(
+            self._define(gate)
+            for gate in self.open_gates.values()
+            if gate.name not in self.hidden and gate.kind != PERSON.kind
+        )
 
     def _define(self, gate: Gate) -> ToolDefinition:
         """Return a gate's definition. The system prompt of a code circle has no words of a server."""
-        if self.medium != "tools" and gate.on_demand and gate.server is not None:
+        if self.has_programs and gate.on_demand and gate.server is not None:
             return describe_without_words(gate.definition, gate.server.name)
         return gate.definition
 
     @cached_property
     def all_definitions(self) -> tuple[ToolDefinition, ...]:
         """The definitions of all gates, so that a program that calls a closed gate gets an explanation."""
-        return tuple(gate.definition for gate in self.gates)
+        return tuple(gate.definition for gate in self.gates if gate.kind != PERSON.kind)
 
     def unavailable(self, name: str) -> str:
         """Return why a closed gate cannot be called: the text of the error observation."""
@@ -324,7 +346,9 @@ class Circle:
 
     def describe_available(self, name: str) -> str:
         """Return the open gates for an error text; of those that are not shown, the nearest to a name."""
-        shown = ", ".join(gate for gate in self.open_gates if gate not in self.hidden)
+        shown = ", ".join(
+            gate.name for gate in self.open_gates.values() if gate.name not in self.hidden and gate.kind != PERSON.kind
+        )
         if not self.hidden:
             return f"available: {shown}"
         nearest = ", ".join(find_nearest(name, self.hidden)) or "none with such a name"
@@ -332,7 +356,10 @@ class Circle:
 
     def narrowed(self, gates: Iterable[Gate], wards: Wards) -> Circle:
         """Return a child's circle: `gates` of this circle under `wards` that are already resolved (COMP-1, COMP-7)."""
-        parts = {"gates": tuple(gates), "wards": wards.list_wards(), "resolved": wards}
+        lent = tuple(gates)
+        can_talk = any(gate.kind == PERSON.kind and gate.name not in wards.removed for gate in lent)
+        medium = "tools" if self.medium == "person" and not can_talk else self.medium
+        parts = {"gates": lent, "wards": wards.list_wards(), "resolved": wards, "medium": medium}
         return replace_fields(self, **parts, companion=None, servers=(), listed=MappingProxyType({}))
 
     def as_json(self) -> dict[str, Any]:
@@ -348,6 +375,7 @@ class Circle:
         gates = [
             _build_header(gate) | ({"on_demand": True} if gate.name in hidden else {})
             for gate in self.open_gates.values()
+            if gate.kind != PERSON.kind  # the medium says it, and the crystal has no such tool
         ]
         return self._build_medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
 
@@ -361,7 +389,7 @@ class Circle:
         return circle, [description for _, description in gates]
 
     def _build_medium_json(self) -> dict[str, Any]:
-        return {"medium": self.medium} | ({} if self.jail is None else {"jail": self.jail})
+        return {"medium": self.medium_name, **({} if self.language is None else self.language.settings)}
 
 
 def _has_folder(gate: Gate) -> bool:
@@ -405,6 +433,14 @@ def _collect_on_demand(parts: Iterable[str | Gate | Wrap | Callable[..., Any]]) 
     return gates
 
 
+def _add_person(gates: tuple[Gate, ...], medium: object) -> tuple[Gate, ...]:
+    """Return the gates with the gate `person`, which a circle has if its medium is a person."""
+    has_gate = any(gate.kind == PERSON.kind for gate in gates)
+    if has_gate and medium != "person":
+        raise InvalidCantrip('gate person: the texts of an entity call it: give the circle medium="person"')
+    return gates if has_gate or medium != "person" else (*gates, PERSON)
+
+
 def _check_use_gate(gates: Iterable[Gate]) -> None:
     own = next((gate for gate in gates if is_own_gate(gate, USE_GATE)), None)
     if own is not None and own.wrappers:
@@ -413,7 +449,7 @@ def _check_use_gate(gates: Iterable[Gate]) -> None:
         )
 
 
-def _check_jail(jail: JailName | None, medium: MediumName) -> None:
+def _check_jail(jail: JailName | None, medium: object) -> None:
     if jail is None:
         return
     if jail not in get_args(JailName):
@@ -455,7 +491,7 @@ def _wrap_gate(gates: list[Gate], wrap: Wrap) -> str:
         name = inner.name
         gates.append(inner)
     at = next(at for at in reversed(range(len(gates))) if gates[at].name == name)
-    if wrap.wrapper.ask is not None and (gates[at].ask_first is not None or gates[at].kind == "question"):
+    if wrap.wrapper.ask is not None and (gates[at].ask_first is not None or gates[at].asks_person):
         raise InvalidCantrip(f"ask_first: gate {name} asks a person already: leave one of the two out")
     gates[at] = replace(gates[at], wrappers=(wrap.wrapper, *gates[at].wrappers))
     return name

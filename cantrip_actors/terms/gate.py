@@ -18,6 +18,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from cantrip_actors.terms.addressee import ADDRESSEE
 from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_positive, read_texts
 from cantrip_actors.terms.bounds import TooLarge, check_value
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Refused"]
 
-GateKind = Literal["function", "done", "delegate", "message", "question", "deferred"]
+GateKind = Literal["function", "done", "delegate", "message", "question", "person", "deferred"]
 
 
 class GateSource(Protocol):
@@ -251,6 +252,11 @@ class Gate:
         )
 
     @property
+    def asks_person(self) -> bool:
+        """True if the answer of a person is the result of each call."""
+        return self.kind in ("question", "person")
+
+    @property
     def has_checks(self) -> bool:
         """True if user code runs before a call: steps of `wrap`, or the condition of `ask_first`."""
         return any(
@@ -418,10 +424,22 @@ def _check_patterns(name: str, to: Any) -> Any:
     return read_texts(f"gate {name}: to", to, expected, InvalidCantrip)
 
 
+def _check_people(name: str, to: Any) -> Any:
+    """Return the names of people. Raises InvalidCantrip for a name that an utterance cannot begin with."""
+    names = read_texts(f"gate {name}: to", to, 'a list of names, as in ["anna", "ben"]', InvalidCantrip)
+    for person in names:
+        if not ADDRESSEE.fullmatch(f"@{person}"):
+            raise InvalidCantrip(f"gate {name}: to: expected names of letters, digits, _, . and -, got {person!r}")
+    return names
+
+
 _DEPENDENCIES: dict[tuple[GateKind, str], Callable[[str, Any], Any]] = {
     ("message", "to"): _check_patterns,
     ("question", "expires"): check_expires,
     ("question", "unattended"): check_unattended,
+    ("person", "expires"): check_expires,
+    ("person", "unattended"): check_unattended,
+    ("person", "to"): _check_people,
     ("deferred", "expires"): check_expires,
 }
 """The dependencies of `with_` that are checked: those of the gates without a function."""

@@ -129,6 +129,11 @@ def _join(parts: Sequence[str | File]) -> MessageParts:
     return MessageParts("\n".join(texts), tuple(placed))
 
 
+def move_files(files: Iterable[File], by: int) -> tuple[File, ...]:
+    """Return files of a text before which `by` characters were inserted."""
+    return tuple(file if file.after is None else file.with_position(file.after + by) for file in files)
+
+
 def find_handles(text: str) -> list[str]:
     """Return the names of the images whose handles are in a text, each once, in order."""
     return list(dict.fromkeys(_HANDLE.findall(text))) if ", " in text and ("[image" in text or "[file " in text) else []

@@ -34,14 +34,6 @@ LONGEST_QUERY: Final = 400
 SERVERS: Final = 20
 """Servers that the description of `find_gates` names."""
 
-_HOW: Final[Mapping[str, str]] = {
-    "tools": "Call one with use_gate.",
-    "shell": "Each is a command, which you can run at once.",
-}
-"""How an entity calls a gate on demand, by medium; in a language, as a function."""
-
-_FUNCTION: Final = "Each is a function, which your programs can call at once."
-
 
 @gate(idempotent=True, read_only=True, blocking=True)
 def find_gates(
@@ -119,13 +111,14 @@ def is_own_gate(candidate: Gate | None, own: Gate) -> bool:
     return candidate is not None and candidate.model is own.model
 
 
-def bind_catalogue(finder: Gate, gates: Sequence[Gate], medium: str) -> Gate:
+def bind_catalogue(finder: Gate, gates: Sequence[Gate], *, in_programs: bool) -> Gate:
     """Return a `find_gates` that searches these gates; its description counts them by their servers."""
     counts = Counter(gate.server.name if gate.server is not None else "" for gate in gates)
     named = [f"{name} ({count})" for name, count in counts.most_common(SERVERS) if name]
     servers = f", among them those of {', '.join(named)}" if named else ""
     count = f"There {'is' if len(gates) == 1 else 'are'} {len(gates)}{servers}."
-    description = f"{FIND_GATES.description} {count} {_HOW.get(medium, _FUNCTION)}"
+    how = "Your programs can call each at once." if in_programs else "Call one with use_gate."
+    description = f"{FIND_GATES.description} {count} {how}"
     return replace(finder, description=description, function=GateCatalogue(gates).find)
 
 

@@ -4,7 +4,8 @@
 because only it can cast a child. So are `post` and `ask`, which reach the entities whose names or ids match the
 patterns of `post.with_(to=["archive", "reviewer-*"])` (by default, no entity), and `wake_me`, which sets a timer of the
 entity; `wake_me.with_(zone="Europe/Oslo")` sets the zone of local times. A person answers a `question`;
-`question.with_(expires=3600)` returns an error observation if there is no answer after an hour. `recall` reads the
+`question.with_(expires=3600)` returns an error observation if there is no answer after an hour. `person` is the gate
+of a circle with medium="person": the text of an utterance without calls is a call of it. `recall` reads the
 entity's own log: the part of a result that queries do not show. `compact` folds the context.
 
 `BACKGROUND` are the gates of a circle whose children may work in the background: `call_agent` and `call_agent_batch`
@@ -133,6 +134,10 @@ with warnings.catch_warnings():
         )
 
 
+class _Utterance(_GateArguments):
+    text: str = Field(min_length=1, description="the text that the person reads")
+
+
 class _WakeMe(_GateArguments):
     why: str = Field(min_length=1, description="what to do then: it is given to you as an intent")
     at: str | None = Field(None, description="the time, ISO 8601; without an offset it is local time")
@@ -207,6 +212,14 @@ QUESTION = _own(
     _Question,
     ("expires", "unattended"),
 )
+PERSON = _own(
+    "person",
+    "Show a person a text, wait for the reply, and return it.",
+    "person",
+    _Utterance,
+    ("expires", "unattended", "to"),
+)
+"""The gate that the text of an utterance calls, in a circle with medium="person"; the crystal is not offered it."""
 WAKE_ME = _own(
     "wake_me",
     "Ask to be woken at a time, once: you are then given a new intent. Returns at once.",
@@ -272,4 +285,4 @@ def needs_children(gate: Gate) -> bool:
     return gate.name in DELEGATION or (gate.kind == "message" and gate.name in _NEED_CHILDREN)
 
 
-provide(DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION, COMPACT, RECALL, *OF_CHILDREN)
+provide(DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION, PERSON, COMPACT, RECALL, *OF_CHILDREN)

@@ -1,4 +1,5 @@
-"""Tools for tests of agents: virtual time, crashes of the process at any point, and models that no provider has.
+"""Tools for tests of agents: virtual time, crashes of the process at any point, models that no provider has, and people
+who are a script.
 
     await run_with_crashes(program, [Crash(3), Crash(gate="pay", at="inside")])
 
@@ -6,7 +7,9 @@
 """
 
 from cantrip_actors.testing.crashes import Crash, Crashed, Process, Survived, every_crash_point, run_with_crashes
+from cantrip_actors.testing.mediums import BrokenLaw, MediumPrograms, check_medium
 from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
+from cantrip_actors.testing.people import Declined, people
 from cantrip_actors.testing.simulation import (
     InjectedFault,
     NotSimulated,
@@ -19,9 +22,12 @@ from cantrip_actors.testing.simulation import (
 from supervisors.testing import Stuck, virtual
 
 __all__ = [
+    "BrokenLaw",
     "Crash",
     "Crashed",
+    "Declined",
     "InjectedFault",
+    "MediumPrograms",
     "NotSimulated",
     "Process",
     "RealQuery",
@@ -30,8 +36,10 @@ __all__ = [
     "SimulationFailed",
     "Stuck",
     "Survived",
+    "check_medium",
     "every_crash_point",
     "obedient",
+    "people",
     "refuse_real_queries",
     "replace",
     "run_with_crashes",

@@ -66,7 +66,7 @@ def wild(circle: Circle) -> SearchStrategy[dict[str, Any]]:
 
     calls = st.lists(call(), min_size=1, max_size=MOST_CALLS)
     text = st.text(max_size=40) | st.sampled_from(["", " ", "\n"])
-    if circle.medium != "tools":
+    if circle.has_programs:
         return st.fixed_dictionaries({"content": text})
     return st.one_of(
         st.fixed_dictionaries({"content": text}),
@@ -83,8 +83,10 @@ def obedient(circle: Circle) -> Scripted:
 
     Raises InvalidCantrip for a circle that runs programs: there a model writes no calls.
     """
-    if circle.medium != "tools":
-        raise InvalidCantrip(f"obedient: expected a circle of tools, got one that runs programs in {circle.medium}")
+    if circle.has_programs:
+        raise InvalidCantrip(
+            f"obedient: expected a circle of tools, got one that runs programs in {circle.medium_name}"
+        )
     called = [gate for gate in circle.open_gates.values() if gate.kind == "function"]
     done = next((gate for gate in circle.open_gates.values() if gate.kind == "done"), None)
     steps: list[Any] = [_call(gate.name, gate.definition.parameters) for gate in called]

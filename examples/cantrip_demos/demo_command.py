@@ -76,6 +76,7 @@ app = typer.Typer(
     "  cantrip demo approval        a person allows a payment, although the process that asked was killed\n"
     "  cantrip demo serve           a service over HTTP is killed, and its reader misses nothing\n"
     "  cantrip demo cluster         three nodes; one is killed, one is frozen, and nothing is lost\n"
+    "  cantrip demo browser         an entity orders in a small shop, in a real browser\n"
     "  cantrip demo local           a real model, on this machine",
     rich_markup_mode=None,
 )
@@ -186,6 +187,31 @@ def local_(
             cantrip = demo_local.local_cantrip(address, file.stem)
             episode = cast(loom, cantrip, demo_local.INTENT, backend=backend, quiet=quiet or as_json)
         finish(episode, loom, as_json=as_json, demo=True)
+
+
+@app.command(epilog=examples("cantrip demo browser", "cantrip demo browser --pace 1"))
+def browser(
+    loom: Url = LOOM,
+    pace: Pace = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    backend: Loop = Backend.asyncio,
+) -> None:
+    """Watch an entity order in a small shop on this machine, in a real Chromium.
+
+    It logs in with a password that it knows by name only. Needs the extra "browser" and a Chromium.
+    """
+    with report_errors(json=as_json, loom=loom):
+        from cantrip_demos.browser import INTENT, browser_cantrip, open_shop
+
+        is_silent = quiet or as_json
+        with open_shop() as shop:
+            if not is_silent:
+                output.print_note(f"An entity uses the shop at http://{shop.host}/: {INTENT}")
+            cantrip = browser_cantrip(shop, _parse_pace(pace, is_silent=is_silent))
+            episode = cast(loom, cantrip, INTENT, backend=backend, quiet=is_silent)
+        code = None if shop.orders == ["2 x Mint"] or not episode.terminated else FAILED
+        finish(episode, loom, code=code, as_json=as_json, demo=True, orders=shop.orders)
 
 
 @app.command(epilog=examples("cantrip demo approval", "cantrip demo approval --json"))

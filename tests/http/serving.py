@@ -17,7 +17,8 @@ import h11
 import httpx
 
 from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
-from cantrip_actors.http import Service, ServiceLimits, ServiceSettings, Token, Tokens, app, make_app
+from cantrip_actors.dispatch.routes import make_extension
+from cantrip_actors.http import Service, ServiceExtension, ServiceLimits, ServiceSettings, Token, Tokens, app, make_app
 from cantrip_actors.http.server import listen, run_hypercorn
 from cantrip_actors.http.token import SCOPES
 from cantrip_actors.http.tokens import digest_of
@@ -25,6 +26,8 @@ from cantrip_actors.wards import max_turns
 from tests.forked import COMMAND, Forked
 
 ADMIN = "admin-token"
+DISPATCHING = make_extension(None)
+"""What `cantrip serve` offers of dispatches without a folder of them."""
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -210,6 +213,7 @@ async def served(
     limits: ServiceLimits | None = None,
     options: dict[str, Any] | None = None,
     first: Callable[[Runtime], Awaitable[Any]] | None = None,
+    extensions: Iterable[ServiceExtension] = (DISPATCHING,),
     **settings: Any,
 ) -> AsyncIterator[Served]:
     """Serve on a free port, with a token that may do everything."""
@@ -218,7 +222,8 @@ async def served(
     limits = limits or ServiceLimits(rate=10_000, burst=10_000)
     async with Runtime.open(url, cantrips=cantrips, **(options or {})) as runtime:
         done = None if first is None else await first(runtime)
-        service = Service(runtime, cantrips, tokens=Tokens(known), limits=limits, **settings)
+        checked = None if "authentication" in settings else Tokens(known)
+        service = Service(runtime, cantrips, tokens=checked, limits=limits, **settings)
         listener, address = listen(ServiceSettings("memory:", bind="127.0.0.1:0", limits=limits))
         stop, is_up = anyio.Event(), anyio.Event()
 
@@ -227,7 +232,7 @@ async def served(
             await stop.wait()
 
         async with service.open(), anyio.create_task_group() as tasks:
-            tasks.start_soon(run_hypercorn, make_app(service), listener, started)
+            tasks.start_soon(run_hypercorn, make_app(service, extensions=extensions), listener, started)
             await is_up.wait()
             headers = {"authorization": f"Bearer {ADMIN}"}
             async with httpx.AsyncClient(base_url=address, headers=headers, timeout=20) as client:

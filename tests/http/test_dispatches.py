@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from cantrip_actors.dispatch import Dispatches, Progressed, StatusChanged, contract_template
+from cantrip_actors.dispatch.routes import make_extension
 from tests.dispatch.contracts import contract, terms
 from tests.http.serving import Served, process, served, token
 from tests.http.test_server import BACKENDS
@@ -35,7 +36,7 @@ async def served_dispatches(tmp_path: Path) -> AsyncIterator[tuple[Served, Dispa
         *(token("ann", "approve"), token("bob", "dispatch"), token("eve", "read")),
         token("acme", "read", "approve", "dispatch", tenant="acme"),
     ]
-    async with served(tokens=known, dispatches=log) as on:
+    async with served(tokens=known, extensions=[make_extension(log)]) as on:
         yield on, log
 
 

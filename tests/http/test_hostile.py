@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors import Runtime
 from cantrip_actors.dispatch import Dispatches
+from cantrip_actors.dispatch.routes import make_extension
 from cantrip_actors.http import Service, ServiceLimits, Tokens, make_app
 from cantrip_actors.http.openai import OPENAI_ROUTES
 from cantrip_actors.http.openapi import plain_path
@@ -24,12 +25,12 @@ from cantrip_actors.http.table import OPERATIONS, ROUTES, ApiRoute
 from cantrip_actors.http.token import SCOPES
 from tests.dispatch.contracts import contract, terms
 from tests.exhaustive import FULL
-from tests.http.serving import ADMIN, ECHO, token
+from tests.http.serving import ADMIN, DISPATCHING, ECHO, token
 from tests.pictures import PDF, data_url, png
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("HTTP-14")]
 
-ALL = (*ROUTES, *OPENAI_ROUTES, *OPERATIONS)
+ALL = (*ROUTES, *OPENAI_ROUTES, *OPERATIONS, *DISPATCHING.whole_routes)
 NOT_OURS = {500, 507}
 """Statuses that blame the service."""
 
@@ -53,8 +54,8 @@ async def service(folder: Path) -> AsyncIterator[tuple[httpx.AsyncClient, dict[s
     log = Dispatches(folder)
     log.create(contract(dispatch_id="mend"), author="ada")
     async with Runtime.open(cantrips=[ECHO]) as runtime:
-        served = Service(runtime, [ECHO], tokens=Tokens([token("admin", *SCOPES)]), limits=limits, dispatches=log)
-        app = make_app(served)
+        served = Service(runtime, [ECHO], tokens=Tokens([token("admin", *SCOPES)]), limits=limits)
+        app = make_app(served, extensions=[make_extension(log)])
         async with served.open():
             transport = httpx.ASGITransport(app=app)
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:

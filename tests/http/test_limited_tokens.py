@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from cantrip_actors.http.openai import OPENAI_ROUTES
 from cantrip_actors.http.table import OPERATIONS, ROUTES
 from cantrip_actors.http.token import SCOPES
-from tests.http.serving import Served, echo, served, token
+from tests.http.serving import DISPATCHING, Served, echo, served, token
 from tests.mcp_server.test_http import client_of
 from tests.mcp_server.test_tasks import MODERN, TASKS, ask
 
@@ -87,7 +87,7 @@ async def test_a_limited_token_reaches_no_entity_of_another_cantrip_at_any_route
         ids = await _begin(on)
         before = sum(1 for _ in on.runtime.loom.headers())
         headers, refused = on.as_token("limited"), []
-        for row in (*ROUTES, *OPENAI_ROUTES, *OPERATIONS):
+        for row in (*ROUTES, *OPENAI_ROUTES, *OPERATIONS, *DISPATCHING.whole_routes):
             native = row.path.removeprefix("/api/v1")
             path = _fill(row.path, ids)
             if row.path == "/api/v1/events":

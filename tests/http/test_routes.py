@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from cantrip_actors import Call, Cantrip, Circle, CrystalError, LoomError, Runtime, ask_first, scripted
 from cantrip_actors.dispatch import Dispatches, Progressed, StatusChanged
+from cantrip_actors.dispatch.routes import make_extension
 from cantrip_actors.http import Service, ServiceLimits, make_app
 from cantrip_actors.http.live_page import assets
 from cantrip_actors.http.models import EntityState
@@ -26,7 +27,7 @@ from cantrip_actors.mcp_server.tools import offers_of
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns
 from tests.dispatch.contracts import contract, terms
-from tests.http.serving import Served, answer, echo, pay, served, token
+from tests.http.serving import DISPATCHING, Served, answer, echo, pay, served, token
 from tests.pictures import PDF, data_url, png
 from tests.slowness import measure_slowness
 
@@ -58,12 +59,15 @@ async def wait_for_request(on: Served) -> dict[str, Any]:
 
 @pytest.mark.rule("HTTP-01")
 async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: Path) -> None:
-    async with served(dispatches=Dispatches(tmp_path)) as on:
+    log = Dispatches(tmp_path)
+    dispatching = make_extension(log)
+    routes = (*ROUTES, *dispatching.whole_routes)
+    async with served(extensions=[dispatching]) as on:
         asked: set[tuple[str, str]] = set()
 
         async def check(method: str, path: str, status: int, body: Any = None) -> Any:
             answered = await on.ask(method, path, status, json=body)
-            row = next(one for one in ROUTES if one.method == method and fits(one.path, f"/api/v1/{path}"))
+            row = next(one for one in routes if one.method == method and fits(one.path, f"/api/v1/{path}"))
             asked.add((row.method, row.path))
             model = row.answers[status]
             if isinstance(model, type):
@@ -125,7 +129,6 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: P
             "POST", "dispatches", 201, {"contract": terms(needs_approval="yes", decision_needed="when it starts")}
         )
         await check("POST", f"dispatches/{made['id']}/approve", 200, {"note": "now"})
-        log = on.service.dispatches
         log.append(made["id"], *BLOCKED, by="worker", author="e1", token=1)
         await check("POST", f"dispatches/{made['id']}/unblock", 200, {"note": "it is gone"})
         await check("POST", f"dispatches/{made['id']}/reject", 200, {"reason": "too late"})
@@ -139,7 +142,7 @@ async def test_every_row_of_the_table_works_and_answers_in_its_shape(tmp_path: P
         async with on.stream("events") as reader:
             assert reader.status == 200
             asked.add(("GET", "/api/v1/events"))
-        assert asked == {(row.method, row.path) for row in ROUTES}
+        assert asked == {(row.method, row.path) for row in routes}
 
 
 def fits(pattern: str, path: str) -> bool:
@@ -152,7 +155,7 @@ async def test_the_openapi_document_describes_exactly_the_routes() -> None:
     async with served() as on:
         async with httpx.AsyncClient(base_url=on.url) as anonymous:
             described = (await anonymous.get("/api/v1/openapi.json")).json()
-        guard: Any = make_app(on.service)
+        guard: Any = make_app(on.service, extensions=[DISPATCHING])
         routes = [route for route in guard._app.routes if isinstance(route, Route)]  # what is served
         well_known = "/.well-known/oauth-protected-resource"
         pages = {"/session", "/approve/{token}", *assets()}
@@ -474,7 +477,7 @@ async def test_a_remembered_decision_is_used_for_later_calls() -> None:
 # Who may
 
 
-ALL = (*ROUTES, *OPENAI_ROUTES, *OPERATIONS)
+ALL = (*ROUTES, *OPENAI_ROUTES, *OPERATIONS, *DISPATCHING.whole_routes)
 
 
 @pytest.mark.rule("HTTP-11")
@@ -566,14 +569,15 @@ async def test_another_tenants_ids_are_unknown_everywhere(tmp_path: Path) -> Non
     known = [token("acme", *scopes, tenant="acme"), token("other", *scopes, tenant="other")]
     log = Dispatches(tmp_path)
     log.create(contract(dispatch_id="bob", title="plans"), author="ada")
-    async with served(tokens=known, dispatches=log) as on:
+    dispatching = make_extension(log)
+    async with served(tokens=known, extensions=[dispatching]) as on:
         acme, other = on.as_token("acme"), on.as_token("other")
         await on.post("entities", {"cantrip": "echo", "intent": "plans", "name": "bob"}, 201, headers=acme | KEY)
         bob = await on.get("entities/bob", headers=acme)
         turn = (await on.get("entities/bob/turns", headers=acme))["items"][0]["id"]
         await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201, headers=acme)
         request = await wait_for_request(on)
-        for row in ROUTES:
+        for row in (*ROUTES, *dispatching.whole_routes):
             for id in ("bob", bob["id"]):
                 if "{id}" not in row.path and "{id:path}" not in row.path:
                     continue

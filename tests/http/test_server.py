@@ -358,7 +358,7 @@ HEAVY = {
     *(
         "cantrip_actors.cli.command",
         "cantrip_demos",
-        *(f"cantrip_actors.cli.{module}" for module, _ in COMMANDS.values()),
+        *(module if "." in module else f"cantrip_actors.cli.{module}" for module, _ in COMMANDS.values()),
     ),
 }
 

@@ -40,6 +40,7 @@ from tests.machine.driver import Drive, Loop, echo, look, moments
 
 GATES = ("done", look, echo, "call_agent", "call_agent_batch")
 CODE = Response(code="x = 1")
+PYTHON = Circle(medium="python").language
 DONE = Called("done", {"answer": 42})
 
 
@@ -70,7 +71,7 @@ class TestParsing:
         ],
     )
     def test_the_program_is_the_fenced_blocks_in_the_circles_language(self, text: str, code: str | None) -> None:
-        assert extract_code(Response(content=text), "python") == code
+        assert extract_code(Response(content=text), PYTHON) == code
 
     @pytest.mark.parametrize(
         ("said", "code"),
@@ -84,10 +85,10 @@ class TestParsing:
         ],
     )
     def test_a_given_program_may_still_be_in_a_fenced_block(self, said: str, code: str) -> None:
-        assert extract_code(Response(code=said), "python") == code
+        assert extract_code(Response(code=said), PYTHON) == code
 
     def test_a_response_in_a_tools_circle_has_no_program(self) -> None:
-        assert extract_code(Response(content="```python\nx\n```"), "tools") is None
+        assert extract_code(Response(content="```python\nx\n```"), None) is None
 
     @pytest.mark.rule("D-004")
     def test_text_without_a_program_ends_the_episode(self) -> None:

@@ -33,6 +33,7 @@ from cantrip_actors.circle.javascript.source import makes_promises, prepare
 from cantrip_actors.circle.javascript.values import encode_answer, encode_outgoing, parse_report, read_arguments
 from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import Answer, LimitExceeded, Medium, ProgramLimits, Stepped
+from cantrip_actors.terms.languages import BUILT_IN
 from cantrip_actors.terms.messages import ToolDefinition
 
 RESERVE: Final = 128 * 1024
@@ -40,11 +41,29 @@ RESERVE: Final = 128 * 1024
 
 
 def make_medium() -> Medium:
-    """Return the JavaScript medium. Its `engine` names one build of the wasm with one prelude.
+    """Return the JavaScript medium."""
+    return JavaScriptMedium()
+
+
+class JavaScriptMedium(Medium):
+    """JavaScript programs, in QuickJS. The `engine` names one build of the wasm with one prelude.
 
     Opening the process's first sandbox compiles the engine, which takes about a second.
     """
-    return Medium("javascript", compute_identity(), write_capability, JavaScriptSandbox)
+
+    name = "javascript"
+    fences = BUILT_IN[name].fences
+
+    def __init__(self) -> None:
+        self.engine = compute_identity()
+
+    def capability(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
+        """Return the text for the entity."""
+        return write_capability(gates, limits)
+
+    def open(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> JavaScriptSandbox:
+        """Return a new, empty sandbox."""
+        return JavaScriptSandbox(gates, limits)
 
 
 class JavaScriptSandbox(LiveSandbox):

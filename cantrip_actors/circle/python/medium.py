@@ -26,6 +26,7 @@ from cantrip_actors.circle.python.gates import describe_for_calls, name_callable
 from cantrip_actors.circle.python.snapshots import ENGINE, pack, unpack
 from cantrip_actors.circle.python.workers import Worker, WorkerEnded, borrow
 from cantrip_actors.terms.bounds import BYTES
+from cantrip_actors.terms.languages import BUILT_IN
 from cantrip_actors.terms.messages import ToolDefinition, make_encodable
 
 _ESCAPED: Final = 6
@@ -34,7 +35,25 @@ _ESCAPED: Final = 6
 
 def make_medium() -> Medium:
     """Return the Python medium. Opening a sandbox starts no process: its first step does."""
-    return Medium("python", ENGINE, write_capability, PythonSandbox)
+    return PythonMedium()
+
+
+class PythonMedium(Medium):
+    """Python programs, in the interpreter Monty."""
+
+    name = "python"
+    fences = BUILT_IN[name].fences
+
+    def __init__(self) -> None:
+        self.engine = ENGINE
+
+    def capability(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
+        """Return the text for the entity."""
+        return write_capability(gates, limits)
+
+    def open(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> PythonSandbox:
+        """Return a new, empty sandbox."""
+        return PythonSandbox(gates, limits)
 
 
 class PythonSandbox:

@@ -38,7 +38,8 @@ from cantrip_actors.circle.medium import (
 )
 from cantrip_actors.circle.shell import gates as shell_gates
 from cantrip_actors.circle.shell.bounds import FILE, Bounds
-from cantrip_actors.circle.shell.confine import Jail, JailName, jail
+from cantrip_actors.circle.shell.confine import Jail, JailName
+from cantrip_actors.circle.shell.confine import jail as find_jail
 from cantrip_actors.circle.shell.files import ShellFiles
 from cantrip_actors.circle.shell.groups import find_delegated
 from cantrip_actors.circle.shell.landlock import SYSTEM
@@ -47,6 +48,7 @@ from cantrip_actors.circle.shell.source import prepare
 from cantrip_actors.circle.shell.state_text import OWN, split_large_variables
 from cantrip_actors.own_files.claims import Own
 from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.languages import BUILT_IN
 from cantrip_actors.terms.messages import ToolDefinition
 
 ASKS: Final = 1_000
@@ -100,14 +102,32 @@ _PRELUDE: Final = (
 )
 
 
-def make_medium(confined: JailName | None = None) -> Medium:
-    """Return the shell medium. `confined` requires one kind of jail.
+def make_medium(jail: JailName | None = None) -> Medium:
+    """Return the shell medium. `jail` requires one kind of jail.
 
     Raises InvalidCantrip if no shell can be confined.
     """
-    chosen = jail(confined)
-    capability = partial(shell_gates.write_capability, names=not chosen.is_host)
-    return Medium("shell", f"bash {chosen.bash} in {chosen.name}", capability, partial(ShellSandbox, chosen))
+    return ShellMedium(find_jail(jail), {} if jail is None else {"jail": jail})
+
+
+class ShellMedium(Medium):
+    """Programs for bash, in shells that a jail confines."""
+
+    name = "shell"
+    fences = BUILT_IN[name].fences
+
+    def __init__(self, jail: Jail, settings: Mapping[str, Any]) -> None:
+        self._jail = jail
+        self.settings = settings
+        self.engine = f"bash {jail.bash} in {jail.name}"
+
+    def capability(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
+        """Return the text for the entity."""
+        return shell_gates.write_capability(gates, limits, names=not self._jail.is_host)
+
+    def open(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> ShellSandbox:
+        """Return a new, empty sandbox. Raises InvalidCantrip if its programs could read files of the runtime."""
+        return ShellSandbox(self._jail, gates, limits)
 
 
 class ShellSandbox(LiveSandbox):

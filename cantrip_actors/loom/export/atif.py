@@ -210,7 +210,8 @@ def _build_utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
     if utterance.tool_calls:
         step["tool_calls"] = [_call(call) for call in utterance.tool_calls]
     results = [_build_result(one, one.call_id, refer=refer) for one in item.results]
-    results += [_build_result(one, None, refer=refer) for one in item.others]
+    replies = () if item.reply is None else (item.reply,)
+    results += [_build_result(one, None, refer=refer) for one in (*item.others, *replies)]
     if results:
         step["observation"] = {"results": results}
     usage = utterance.usage
@@ -341,5 +342,5 @@ def _hide_results(item: Said) -> Said:
 def _find_children(items: Iterable[Item]) -> Iterator[str]:
     for item in items:
         if isinstance(item, Said):
-            for result in (*item.results, *item.others):
+            for result in (*item.results, *item.others, *(() if item.reply is None else (item.reply,))):
                 yield from result.children

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.context import render_result, render_unanswered, render_utterance
+from cantrip_actors.machine.context import render_reply, render_result, render_unanswered, render_utterance
 from cantrip_actors.machine.program import render_result_text
 from cantrip_actors.machine.project import collect_rewards
 from cantrip_actors.machine.project.conversation import (
@@ -94,6 +94,8 @@ def build_item_messages(item: Item, *, hide_ephemeral: bool = False) -> Iterator
                 else:
                     hidden = hide_ephemeral and seen.ephemeral and not seen.is_error
                     yield render_result(seen, hidden=hidden)
+            if item.reply is not None and item.reply.observation is not None:
+                yield render_reply(item.reply.observation)
             for one in item.others:  # results for a program, which may not have shown them to the crystal
                 if one.observation is not None and one.observation.tool_call_id is None:
                     ended, images = one.observation.result, one.observation.images

@@ -37,4 +37,7 @@ def _make_message(message: Message, item: Heard | Recalled | Said, name: str, *,
     if not isinstance(item, Said):
         return ThreadMessage(**fields, by=item.by, at=item.at, is_folded=is_folded)
     turn = item.turns[-1]
+    if item.reply is not None and message.role == "user":
+        at = item.decisions[-1].at if item.decisions else turn.at
+        return ThreadMessage(**fields, by=item.replier, at=at, turn_id=turn.turn_id, is_folded=is_folded)
     return ThreadMessage(**fields, by=name, at=turn.at, turn_id=turn.turn_id, is_folded=is_folded)

@@ -70,6 +70,7 @@ from cantrip_actors.machine.project.requests import (
     find_last_beginning,
     find_open_request,
     measure_waited,
+    read_last_reply,
 )
 from cantrip_actors.machine.project.spending import (
     list_records_of_period,
@@ -159,6 +160,7 @@ __all__ = [
     "measure_round",
     "measure_waited",
     "read_entries",
+    "read_last_reply",
     "read_turns",
     "show_status",
     "split_asides",

@@ -53,6 +53,8 @@ def collect_texts(records: Iterable[Record], until: str | None = None) -> set[st
             texts.update(past.content or "" for past in record.history if past.role in ("user", "system"))
         elif isinstance(record, Steered):
             texts.add(record.text)
+        elif isinstance(record, Decided) and isinstance(record.answer, str):  # the reply to an utterance
+            texts.add(record.answer)
     return texts
 
 

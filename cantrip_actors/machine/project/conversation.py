@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
-from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED, render_result
+from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED, call_person, render_result, render_utterance
 from cantrip_actors.machine.project.entity import find_header_in_force
 from cantrip_actors.machine.project.undone import drop_undone
 from cantrip_actors.records.records import (
@@ -43,6 +43,7 @@ from cantrip_actors.records.records import (
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
+from cantrip_actors.terms.languages import has_programs, read_medium
 from cantrip_actors.terms.messages import Message, ToolCall, as_text
 from cantrip_actors.terms.own_gates import CALL_AGENT
 
@@ -107,6 +108,13 @@ class Said:
     """The decisions and answers of people about its calls."""
     resumes: tuple[Resumed, ...] = ()
     """The resumptions of the entity before it had said this, or before all results were there."""
+    reply: Result | None = None
+    """The reply of a person to the text, in a circle with medium="person"."""
+
+    @property
+    def replier(self) -> str:
+        """The name of the person who replied; empty without a reply."""
+        return self.decisions[-1].by if self.reply is not None and self.decisions else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +245,8 @@ class _Open:
     resumes: list[Resumed] = field(default_factory=list)
     committed: tuple[int, int] = (0, 0)
     """The lengths of `results` and `others` when the last turn was committed."""
+    is_spoken: bool = False
+    """Whether a person has to reply to its text."""
 
     def take(self, finished: GateFinished) -> None:
         seen = finished.observation
@@ -254,6 +264,7 @@ class _Open:
 
     def finish(self, rewards: dict[str, float]) -> Said:
         results, others = self.results[: self.committed[0]], self.others[: self.committed[1]]
+        reply = others.pop() if self.is_spoken and others else None
         rest = self.utterance.tool_calls[len(results) :]
         why = SKIPPED if self.turns[-1].terminated else LEFT_OUT
         results += [Result(call.id, call.gate, why) for call in rest]
@@ -266,6 +277,7 @@ class _Open:
             given,
             tuple(self.decisions),
             tuple(self.resumes),
+            reply,
         )
 
 
@@ -284,7 +296,12 @@ class _Reader:
     @property
     def _is_coded(self) -> bool:
         """Whether the circle in force has a language."""
-        return self._in_force is not None and self._in_force.circle.get("medium", "tools") != "tools"
+        return self._in_force is not None and has_programs(read_medium(self._in_force.circle))
+
+    @property
+    def _is_for_person(self) -> bool:
+        """Whether texts of the entity are for a person."""
+        return self._in_force is not None and self._in_force.circle.get("medium") == "person"
 
     def read(self, record: Record) -> None:
         match record:
@@ -327,7 +344,8 @@ class _Reader:
     def _act(self, record: Utterance | GateFinished | Committed | ChildStarted | Decided) -> None:
         said = self._open
         if isinstance(record, Utterance):
-            self._open = _Open(record)
+            is_spoken = self._is_for_person and bool(call_person(render_utterance(record), 1))
+            self._open = _Open(record, is_spoken=is_spoken)
         elif said is None:
             return
         elif isinstance(record, GateFinished):
@@ -347,7 +365,7 @@ class _Reader:
         self._resumes = []
         said.committed = (len(said.results), len(said.others))
         coded = said.utterance.code is not None and self._is_coded
-        if not said.utterance.tool_calls and not turn.terminated and not coded:
+        if not said.utterance.tool_calls and not turn.terminated and not coded and not said.is_spoken:
             self._hear("reminder", NO_GATE, turn.at, turn.entity_id)
 
     def _hear(

@@ -36,6 +36,23 @@ def find_decision(records: Iterable[Record], request_id: str) -> Requested | Ver
     return found
 
 
+def read_last_reply(records: Iterable[Record]) -> str | None:
+    """Return the id of the last request in the present episode that was replied to, if any."""
+    last: str | None = None
+    open_request: Requested | None = None
+    for record in records:
+        match record:
+            case IntentGiven():
+                last = None
+            case Requested():
+                open_request = record
+            case Decided(decision="answer") if open_request is not None and open_request.is_utterance:
+                last = open_request.id
+            case _:
+                pass
+    return last
+
+
 def find_delivery(records: Iterable[Record], call_id: str) -> str:
     """Return the id of the request for the result of a call; `call_id` itself if there is no such request."""
     requests = (record for record in records if isinstance(record, Requested) and record.deferred)

@@ -18,6 +18,7 @@ from cantrip_actors.circle.gate_call import ReportError, explain, report_failure
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
 from cantrip_actors.records.records import Observation
+from cantrip_actors.runtime.circles.resources import Resources
 from cantrip_actors.runtime.events.context_variables import (
     ASKER,
     DOING,
@@ -28,7 +29,7 @@ from cantrip_actors.runtime.events.context_variables import (
 )
 from cantrip_actors.terms.wrapping import NO_FENCE, Fence, GateCall
 from cantrip_actors.user_code.attempt import Failure, attempt_now
-from supervisors import Actor, Caller
+from supervisors import Actor, Caller, ExitReason
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -53,6 +54,7 @@ class GatesActor(Actor):
         self._context_variables = context_variables
         self._report = report
         self._fence = fence
+        self._resources = Resources()
 
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # the signature of Actor
         """Run a gate and return its observation, or its question to a person."""
@@ -66,10 +68,15 @@ class GatesActor(Actor):
                 report_failure(self._report, "a gate's arguments cannot be shown", gate.name, site.exception)
                 text = f"{gate.name} was not run: its arguments cannot be written as JSON: {explain(site.exception)}"
                 return Observation(gate.name, message.call.args, text, True, message.call.id)
+            run = self._resources.lend(message) if gate.dependencies else message
             if gate.wrappers:
                 assert site is not None
-                return await run_wrapped(message, site, self._report)
-            return await run_gate(gate, message.call, message.args, site, self._report)
+                return await run_wrapped(run, site, self._report)
+            return await run_gate(run.gate, message.call, message.args, site, self._report)
+
+    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
+        """Close what the gates hold open."""
+        await self._resources.close()
 
     def _make_site(self, run: Run) -> GateCall:
         """Return the call for the wrapping steps; its arguments are JSON, and not the objects that the gate gets."""

@@ -116,9 +116,10 @@ class CircleActor(GatesActor):
         if message == RELEASE_PROGRAM and self._release is not None:
             self._release = self._suspended = None
 
-    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
-        """Close the sandbox."""
+    async def terminate(self, reason: ExitReason) -> None:
+        """Close the sandbox, and what the gates hold open."""
         await self._close()
+        await super().terminate(reason)
 
     async def _compute(self, wanted: Compute) -> Called | Computed:
         again = bool(wanted.answers) or wanted.midway is not None
@@ -177,7 +178,9 @@ class CircleActor(GatesActor):
             sandbox.limits = usual
 
     def _open_sandbox(self) -> tuple[str, Sandbox]:
-        chosen = medium(self._circle.medium, self._circle.jail)
+        language = self._circle.language
+        assert language is not None, "only a circle with programs has sandboxes"
+        chosen = medium(language)
         return chosen.engine, chosen.open(self._circle.all_definitions, ProgramLimits.under(self._circle.resolved))
 
     async def _load(self, sandbox: Sandbox, wanted: Compute) -> int:

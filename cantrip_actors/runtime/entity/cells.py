@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from cantrip_actors.circle.medium import ProgramLimits, medium
+from cantrip_actors.circle.capability import make_capability
+from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images, is_plain
 from cantrip_actors.loom import EntityFacts
 from cantrip_actors.loom.view import make_checked
@@ -108,7 +109,7 @@ class Cells:
         """
         core = self._core
         # raises here, before anything starts, if the medium is not available
-        capability = None if cantrip.circle.medium == "tools" else self._get_capability(cantrip.circle)
+        capability = self._get_capability(cantrip.circle)
         crystal = self._bind(cantrip.crystal, cantrip.circle)
         window = getattr(crystal.uses.crystal, "context_window", None)
         plan = Plan.of(
@@ -146,14 +147,15 @@ class Cells:
         bind = getattr(used.crystal, "bind", None)
         return Bound(used.crystal if bind is None else bind(), used)
 
-    def _get_capability(self, circle: Circle) -> str:
-        """Return the capability text of a circle; circles of the same kind share one text, to save memory."""
-        kind = (circle.medium, circle.jail), circle.definitions, ProgramLimits.under(circle.resolved)
+    def _get_capability(self, circle: Circle) -> str | None:
+        """Return the capability text of a circle; code circles of the same kind share one text, to save memory."""
+        if not circle.has_programs:
+            return make_capability(circle)
+        kind = circle.language, circle.definitions, ProgramLimits.under(circle.resolved)
         for cached, text in self._capabilities:
             if cached == kind:
                 return text
-        medium_and_jail, definitions, limits = kind
-        text = medium(*medium_and_jail).capability(definitions, limits)
+        text = make_capability(circle) or ""
         self._capabilities.append((kind, text))
         return text
 

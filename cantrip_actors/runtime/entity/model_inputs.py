@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from cantrip_actors.circle.medium import ProgramLimits, medium
+from cantrip_actors.circle.capability import make_capability
 from cantrip_actors.crystal import resolve
 from cantrip_actors.loom import Loom
 from cantrip_actors.loom.export.model_input import read_model_input
@@ -32,16 +32,11 @@ async def find_model_input(core: Core, loom: Loom, turn_id: str) -> ModelInput:
 
 def _make_shape(cantrip: Cantrip, header: Header) -> Shape:
     """Return the shape of an entity with its cantrip. Raises InvalidCantrip if its medium is not installed."""
-    circle = cantrip.circle
-    capability = None
-    if circle.medium != "tools":
-        limits = ProgramLimits.under(circle.resolved)
-        capability = medium(circle.medium, circle.jail).capability(circle.definitions, limits)
     window = getattr(resolve(cantrip.crystal), "context_window", None)
     plan = Plan.of(
         cantrip,
         Identity.of_header(header),
         window=window if isinstance(window, int) else None,
-        capability=capability,
+        capability=make_capability(cantrip.circle),
     )
     return plan.shape

@@ -249,7 +249,7 @@ class Performer:
         """Have the entity wait for something while the block runs. `asks` is the entity that has to answer."""
         cell, living = self._cell, self._environment.core.living
         living.change(cell, Change.WAITS, kind, asks=asks)
-        if cell.plan.circle.medium != "tools" and self._circle is not None:
+        if cell.plan.circle.has_programs and self._circle is not None:
             self._circle.cast(RELEASE_PROGRAM)
         try:
             yield
@@ -380,7 +380,7 @@ class Performer:
             return Fence(root, core.living.tokens.get(root, 0))  # without a lease it is older than every token
 
         entity_id, variables, report = cell.entity_id, lambda: cell.context_variables, core.guard.report_failure
-        if cell.plan.circle.medium == "tools":
+        if not cell.plan.circle.has_programs:
             return GatesActor(entity_id, variables, report, cell.working, fence)
         snapshots = self._environment.snapshots
         return CircleActor(cell.plan.circle, snapshots, entity_id, variables, report, cell.working, fence)

@@ -680,18 +680,25 @@ class BlockingRuntime(_Blocking[Runtime]):
     add_request_source = _call_in_loop(Runtime.add_request_source)
 
     @overload
-    def requests(self, *, follow: Literal[False] = False, entity: HasId | str | None = None) -> list[Request]: ...
-    @overload
-    def requests(self, *, follow: Literal[True], attend: bool = True) -> BlockingRequestFeed: ...
     def requests(
-        self, *, follow: bool = False, attend: bool = True, entity: HasId | str | None = None
+        self, *, follow: Literal[False] = False, entity: HasId | str | None = None, to: str | None = None
+    ) -> list[Request]: ...
+    @overload
+    def requests(self, *, follow: Literal[True], attend: bool = True, to: str | None = None) -> BlockingRequestFeed: ...
+    def requests(
+        self,
+        *,
+        follow: bool = False,
+        attend: bool = True,
+        entity: HasId | str | None = None,
+        to: str | None = None,
     ) -> list[Request] | BlockingRequestFeed:
         """Return the requests that wait for a person, or a feed of them, as `Runtime.requests`."""
         if follow:
             return BlockingRequestFeed(
-                self._portal.call(lambda: self._inner.requests(follow=True, attend=attend)), self._portal
+                self._portal.call(lambda: self._inner.requests(follow=True, attend=attend, to=to)), self._portal
             )
-        return self._portal.call(lambda: self._inner.requests(entity=entity))
+        return self._portal.call(lambda: self._inner.requests(entity=entity, to=to))
 
     def reward(self, turn_id: str, value: float) -> None:
         """Reward a turn, as `runtime.loom.reward`."""

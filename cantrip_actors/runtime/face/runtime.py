@@ -973,15 +973,23 @@ class Runtime:
     # Requests to people
 
     @overload
-    def requests(self, *, follow: Literal[False] = False, entity: HasId | str | None = None) -> list[Request]: ...
-    @overload
-    def requests(self, *, follow: Literal[True], attend: bool = True) -> RequestFeed: ...
     def requests(
-        self, *, follow: bool = False, attend: bool = True, entity: HasId | str | None = None
+        self, *, follow: Literal[False] = False, entity: HasId | str | None = None, to: str | None = None
+    ) -> list[Request]: ...
+    @overload
+    def requests(self, *, follow: Literal[True], attend: bool = True, to: str | None = None) -> RequestFeed: ...
+    def requests(
+        self,
+        *,
+        follow: bool = False,
+        attend: bool = True,
+        entity: HasId | str | None = None,
+        to: str | None = None,
     ) -> list[Request] | RequestFeed:
         """Return the requests that wait for a person, of all entities in the loom, the oldest first.
 
-        With an `entity` only its own; that costs the same however many others wait. With `follow`, return a feed: the
+        With an `entity` only its own; that costs the same however many others wait. With `to`, the name of a person,
+        without those that address another person. With `follow`, return a feed: the
         open ones, then each new one, also of other processes that write the loom
         (`async for request in runtime.requests(follow=True)`). While a feed is open, requests count as attended; with
         `attend=False` they do not, because no person is asked. A list is read from the loom in the calling thread, as
@@ -991,11 +999,12 @@ class Runtime:
         requests = self._tree.requests
         if follow:
             self._tree.check_open()
-            return requests.follow(self._tenant, attend=attend)
+            return requests.follow(self._tenant, attend=attend, to=to)
         self._tree.check_not_closed()  # a list needs no event loop: `read` makes it in a thread
         if entity is not None:
-            return requests.open_of(self._find_id(entity))
-        return sorted(requests.open(self._tenant), key=lambda request: request.asked_at)
+            return [request for request in requests.open_of(self._find_id(entity)) if request.is_for(to)]
+        open_requests = (request for request in requests.open(self._tenant) if request.is_for(to))
+        return sorted(open_requests, key=lambda request: request.asked_at)
 
     async def list_requests(self, *, after: str | None = None, limit: int = 50) -> Page[Request]:
         """Return a page of the open requests: of `limit` waiting entities, those that began first come first.
@@ -1019,26 +1028,28 @@ class Runtime:
         remember: Remember = "once",
         door: str = "",
         key: str | None = None,
-    ) -> None:
+    ) -> bool:
         """Decide a request: allow or deny a call, or answer a question. The decision is durable when this returns.
 
         Any process that opens the loom may decide, whether or not it knows the entity's cantrip. `by` names the person
         or program that decides, and `note` says why: the entity reads the note of a denial. With "allow", `args`
-        replaces the arguments of the call. `answer` is a JSON value that fits the schema of the question.
+        replaces the arguments of the call. `answer` is a JSON value that fits the schema of the question; the reply to
+        an utterance is a text, or a list of texts, images and files.
         `remember="entity"` applies the decision to later calls of that gate by that entity for which the condition of
         `ask_first` says the same.
 
         `door` says who vouches for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or "" for
         a program that authenticates no one. It is in the record, in `loom show` and in exports.
 
-        The same decision with the same `key` may be sent again: it counts once, and raises nothing.
+        The same decision with the same `key` may be sent again: it counts once, and this returns True, that it repeats
+        an earlier one. It returns False for the first.
 
         Raises UnknownRequest; AlreadyDecided, with the first decision, for a request that was decided or has expired;
         InvalidDecision for one that does not fit the request; InboxFull, LoomError, RuntimeClosed.
         """
         check_texts(InvalidDecision, request_id=request_id, door=door)
         self._tree.check_open()
-        await self._tree.requests.decide(
+        return await self._tree.requests.decide(
             request_id,
             decision,
             answer=answer,
@@ -1060,20 +1071,22 @@ class Runtime:
         by: str = "program",
         door: str = "",
         key: str | None = None,
-    ) -> None:
+    ) -> bool:
         """Deliver the result of a deferred call, `@gate(deferred=True)`. It is durable when this returns.
 
         `call_id` is the id of the request that `requests()` lists. Any process that opens the loom may deliver, whether
         or not it knows the entity's cantrip. `result` is what a gate may return: a JSON value, a dataclass, a pydantic
-        model, an image. With `error`, a text, the entity observes a failed call instead. `by`, `door` and `key` are as
-        in `decide`.
+        model, an image. With `error`, a text, the entity observes a failed call instead. `by`, `door`, `key` and what
+        this returns are as in `decide`.
 
         Raises UnknownRequest; AlreadyDecided, with the first delivery, for a call that has a result or has expired;
         InvalidDecision for a call that is not deferred and for an invalid result; InboxFull, LoomError, RuntimeClosed.
         """
         check_texts(InvalidDecision, call_id=call_id, door=door)
         self._tree.check_open()
-        await self._tree.requests.deliver(call_id, result, error=error, by=by, door=door, key=key, tenant=self._tenant)
+        return await self._tree.requests.deliver(
+            call_id, result, error=error, by=by, door=door, key=key, tenant=self._tenant
+        )
 
     def add_request_source(self, source: RequestSource) -> None:
         """Add a source of requests that are not records of entities, to list and decide them. `Dispatcher` adds one."""

@@ -9,9 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from cantrip_actors.records.records import RequestKind
 from cantrip_actors.redact.visible import (
     FRAME,
     NARROWEST,
@@ -33,11 +32,14 @@ class Request:
 
     `entity` is the id of the entity that waits, `turn` and `call` are the ids of its turn and its call. `args` are the
     arguments of the call; `text` says why a person decides about it, or is the question; `schema` is the JSON Schema of
-    the answer. Times are ISO 8601 in UTC.
+    the answer. Times are ISO 8601 in UTC. A question that `is_utterance` is the text of an entity in a circle with
+    medium="person", and the answer is the person's reply; `to` is the name of the person whom it addresses, if any.
+    `kind` is "approval", "question" or "deferred"; a source of requests (`Runtime.add_request_source`) has kinds of its
+    own, for example "dispatch".
     """
 
     id: str
-    kind: RequestKind | Literal["dispatch"]
+    kind: str
     entity: str | None
     turn: str | None
     call: str | None
@@ -47,6 +49,12 @@ class Request:
     schema: Mapping[str, Any] | None
     asked_at: str
     expires_at: str | None
+    is_utterance: bool = False
+    to: str | None = None
+
+    def is_for(self, person: str | None) -> bool:
+        """Return whether the request is for a person: it addresses that person, or nobody; every request if None."""
+        return person is None or self.to in (None, person)
 
     def render(self, *, who: str = "", columns: int = 80, rows: int | None = None) -> list[str]:
         """Return the request as lines for the person who decides it; the call itself comes last.
@@ -63,7 +71,8 @@ class Request:
 
 
 def _render_question(request: Request, asker: str, columns: int, rows: int | None) -> Iterator[str]:
-    yield f"{asker} asks:"
+    to = "" if request.to is None else f" {shorten(request.to, _WIDEST_NAME)}"
+    yield f"{asker} says to{to or ' you'}:" if request.is_utterance else f"{asker} asks:"
     yield from frame(request.text, columns, None if rows is None else max(1, rows - 2))
     if request.schema is not None:
         head, schema = "the answer has to fit ", dict(request.schema)

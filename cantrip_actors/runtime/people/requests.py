@@ -33,10 +33,10 @@ from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.stream.events import RequestedEvent
 from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts, is_text
 from cantrip_actors.terms.bounds import DEEPEST, TooLarge, check_value, is_deeper
-from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, UnknownRequest
+from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, InvalidIntent, UnknownRequest
 from cantrip_actors.terms.exact_json import read_arguments
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.image import NO_IMAGES
+from cantrip_actors.terms.image import NO_IMAGES, split_message
 from cantrip_actors.terms.json_schema import find_misfits, load
 from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
 from cantrip_actors.terms.own_gates import QUESTION
@@ -57,8 +57,13 @@ class RequestSource(Protocol):
     def open(self) -> Iterable[Request]:
         """Return the open requests. May read files; a feed calls it in a thread."""
 
-    async def decide(self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str) -> None:
-        """Make the decision durable. Raises UnknownRequest, AlreadyDecided."""
+    async def decide(
+        self, request_id: str, decision: Literal["allow", "deny"], *, by: str, note: str, door: str = "", key: str = ""
+    ) -> bool | None:
+        """Make the decision durable; return True for one that repeats the decision of the same non-empty `key`.
+
+        `door` says who vouches for `by`, as in `Runtime.decide`. Raises UnknownRequest, AlreadyDecided.
+        """
 
 
 class RequestFeed(Follower[Request]):
@@ -68,10 +73,11 @@ class RequestFeed(Follower[Request]):
     `async with`, to stop following.
     """
 
-    def __init__(self, requests: Requests, bus: Bus, tenant: str | None = None) -> None:
+    def __init__(self, requests: Requests, bus: Bus, tenant: str | None = None, to: str | None = None) -> None:
         super().__init__(bus.subscribe(lambda event: isinstance(event, RequestedEvent)))
         self._requests = requests
         self._tenant = tenant
+        self._to = to
         self._known: set[tuple[str, str]] = set()
 
     def close(self) -> None:
@@ -85,7 +91,7 @@ class RequestFeed(Follower[Request]):
     async def _read(self) -> Iterable[Request]:
         found, known = await self._requests.find_open(self._tenant), self._known
         self._known = {(request.id, request.asked_at) for request in found}
-        return [request for request in found if (request.id, request.asked_at) not in known]
+        return [one for one in found if (one.id, one.asked_at) not in known and one.is_for(self._to)]
 
     async def __aenter__(self) -> Self:
         return self
@@ -135,9 +141,12 @@ class Requests:
         """The number of feeds in this process that follow requests."""
         return len(self._feeds)
 
-    def follow(self, tenant: str | None = None, *, attend: bool = True) -> RequestFeed:
-        """Return a feed of open and new requests, of all tenants or of one; they count as attended with `attend`."""
-        feed = RequestFeed(self, self._bus, tenant)
+    def follow(self, tenant: str | None = None, *, attend: bool = True, to: str | None = None) -> RequestFeed:
+        """Return a feed of open and new requests, of all tenants or of one; they count as attended with `attend`.
+
+        With `to`, the name of a person, without those that address another person.
+        """
+        feed = RequestFeed(self, self._bus, tenant, to)
         if attend:
             self._feeds.add(feed)
         return feed
@@ -253,6 +262,8 @@ class Requests:
             requested.answer_schema,
             requested.at,
             requested.expires_at,
+            requested.is_utterance,
+            requested.to,
         )
 
     async def decide(
@@ -268,7 +279,7 @@ class Requests:
         door: str = "",
         key: str | None = None,
         tenant: str | None = None,
-    ) -> None:
+    ) -> bool:
         """Decide a request of any tenant, or of one. See `Runtime.decide`."""
         _check_author(by, note, key, door)
         sources = [one for one, whose in self._sources.items() if tenant in (None, whose)]
@@ -278,10 +289,10 @@ class Requests:
                 raise InvalidDecision(
                     f'request {request_id}: expected "allow" or "deny", with a note, and nothing else'
                 )
-            through = {"door": door} if door else {}  # the `decide` of a user's source may lack this parameter
-            return await source.decide(request_id, decision, by=by, note=note, **through)
+            return bool(await source.decide(request_id, decision, by=by, note=note, door=door, key=key or ""))
+        answer, images = _split_answer(answer)
         if await self._settle_elicitation(request_id, tenant, decision, answer, args, remember, by, door):
-            return None
+            return False
         args = read_arguments(args) if isinstance(args, Mapping) else args
         no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
         who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
@@ -289,17 +300,18 @@ class Requests:
         body |= {} if args is None else {"args": dict(args) if isinstance(args, Mapping) else args}
         body |= {"answer": answer} if decision is None else {}
         body |= {"remember": True} if remember == "entity" else {}
-        make_mail = partial(self._make_mail, request_id, body)
+        make_mail = partial(self._make_mail, request_id, body, images)
         requested = await self._find_open(request_id, make_mail, tenant, may_repeat=key is not None)
         if requested is None:
-            return None
+            return True
         request = self._make_request(requested)
         if args is not None or (answer is not None and request.schema is not None):
             await self._load_checks()
         await self._check_decision(request, decision, answer, args, remember)
         if args is not None:
             await self._core.in_store(partial(self._check_args, requested, args))
-        return await self._post(request_id, make_mail)
+        await self._post(request_id, make_mail)
+        return False
 
     async def deliver(
         self,
@@ -311,7 +323,7 @@ class Requests:
         door: str = "",
         key: str | None = None,
         tenant: str | None = None,
-    ) -> None:
+    ) -> bool:
         """Deliver the result of a deferred call of any tenant, or of one. See `Runtime.deliver`."""
         _check_author(by, "", key, door)
         answer, images = _read_delivery(result, error)
@@ -323,12 +335,13 @@ class Requests:
         make_mail = partial(self._make_mail, request_id, body, images)
         requested = await self._find_open(request_id, make_mail, tenant, may_repeat=key is not None)
         if requested is None:
-            return
+            return True
         if not requested.deferred:
             raise InvalidDecision(
                 f"request {request_id} is about a call of {requested.gate} that waits for a person: decide it"
             )
         await self._post(request_id, make_mail)
+        return False
 
     async def _find_open(
         self, request_id: str, make_mail: Callable[[], Mail], tenant: str | None, *, may_repeat: bool
@@ -489,6 +502,17 @@ def _read_delivery(result: object, error: object) -> tuple[Any, tuple[File, ...]
     return (converted.value, converted.images) if isinstance(converted, Pictured) else (converted, NO_IMAGES)
 
 
+def _split_answer(answer: object) -> tuple[Any, tuple[File, ...]]:
+    """Return an answer as JSON, and the files in it: those of a message to an entity. Raises InvalidDecision."""
+    parts = answer if isinstance(answer, list | tuple) else (answer,)
+    if not any(isinstance(part, File) for part in parts):
+        return answer, NO_IMAGES
+    try:
+        return split_message(answer, "answer: expected a text")
+    except InvalidIntent as problem:
+        raise InvalidDecision(str(problem)) from None
+
+
 def check_decision(request: Request, decision: object, answer: object, args: object, remember: object) -> None:
     """Check a decision. The schema of a question was written by a model or a server.
 
@@ -519,7 +543,16 @@ def check_decision(request: Request, decision: object, answer: object, args: obj
             raise InvalidDecision(f'request {request.id} is about a call of {request.gate}: expected "allow" or "deny"')
     elif decision == "allow" or (decision is None) == (answer is None):
         raise InvalidDecision(f'request {request.id} is a question: expected either an answer or "deny"')
-    if decision is None and request.schema is not None:
+    if decision is None:
+        _check_answer(request, answer)
+
+
+def _check_answer(request: Request, answer: object) -> None:
+    if request.is_utterance and not is_text(answer):
+        raise InvalidDecision(
+            f"answer: expected the reply: a text, or a list of texts, images and files; got {answer!r:.300}"
+        )
+    if request.schema is not None:
         _check_json("answer", answer, request.schema, foreign=True)
 
 

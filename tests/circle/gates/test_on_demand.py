@@ -484,7 +484,7 @@ async def test_a_program_calls_a_gate_on_demand_as_a_function(medium: Any, code:
     assert episode.result == ["pay", "5 to anna"]
     prompt = crystal.invocations[0].messages[0].content or ""
     assert "find_gates" in prompt
-    assert "Each is a function" in prompt
+    assert "Your programs can call each at once." in prompt
     assert "get_weather" not in prompt
     assert "use_gate" not in prompt
 
@@ -496,7 +496,7 @@ async def test_a_gate_on_demand_is_a_command_of_a_shell() -> None:
     async with Runtime.open("memory:") as runtime:
         episode = await runtime.cast(Cantrip(crystal, circle=circle), "go")
     assert episode.thread[0].gate_calls[0].result["gates"][0]["name"] == "pay"
-    assert "Each is a command" in (crystal.invocations[0].messages[0].content or "")
+    assert "Your programs can call each at once." in (crystal.invocations[0].messages[0].content or "")
     assert episode.result == "5 to anna"
 
 

@@ -18,6 +18,7 @@ from cantrip_actors.cli.command import (
     LOOM,
     TRUNCATED,
     Backend,
+    By,
     Json,
     Loop,
     Quiet,
@@ -32,6 +33,7 @@ from cantrip_actors.cli.command import (
 from cantrip_actors.cli.decision_author import author, door
 from cantrip_actors.cli.output import one_line
 from cantrip_actors.cli.sealed import HeadFileOption, KeyFileOption, OutputFile, read_heads, seal_key, write_heads
+from cantrip_actors.dispatch.requests import FOLDER
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from cantrip_actors import Runtime
     from cantrip_actors.dispatch import Dispatches, Entry, Event, Record
 
-FOLDER = Path(".cantrip/dispatches")
 STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed": "red", "rejected": "red"}
 
 app = typer.Typer(
@@ -58,7 +59,6 @@ DispatchIdArgument = Annotated[str, typer.Argument(metavar="ID", help="A dispatc
 Folder = Annotated[
     Path, typer.Option("--dir", metavar="DIR", envvar="CANTRIP_DISPATCHES", help="Where the dispatches' logs are.")
 ]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this; left out: you, by your login.")]
 
 
 @app.command(

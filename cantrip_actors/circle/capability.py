@@ -1,0 +1,35 @@
+"""The capability text of a circle: what an entity is told, after its system prompt, about the medium of its circle."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cantrip_actors.circle.medium import ProgramLimits, medium
+from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.own_gates import PERSON
+
+_PERSON: Final = (
+    "A text of yours without a call is shown to a person, and the reply is the next message that you get. {calls}"
+    "Call done when the conversation is over."
+)
+_CALLS: Final = "With a call, a text is shown, too, but no reply comes. "
+_PEOPLE: Final = (
+    "Several people read your texts: {names}. Begin a text with @ and a name to address one of them. Each reply begins "
+    "with the name of its author."
+)
+
+
+def make_capability(circle: Circle) -> str | None:
+    """Return the capability text of a circle; None if its entities call tools and nothing else.
+
+    Raises InvalidCantrip if its medium is not available here.
+    """
+    if circle.language is not None:
+        limits = ProgramLimits.under(circle.resolved)
+        return medium(circle.language).capability(circle.definitions, limits)
+    person = next((gate for gate in circle.gates if gate.kind == PERSON.kind), None)
+    if person is None:
+        return None
+    text = _PERSON.format(calls=_CALLS if len(circle.definitions) > 1 else "")
+    names = person.dependencies.get("to", ())
+    return text if len(names) < 2 else f"{text}\n{_PEOPLE.format(names=', '.join(names))}"

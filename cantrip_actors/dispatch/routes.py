@@ -1,0 +1,217 @@
+"""Dispatches over HTTP, as `cantrip dispatch`: list, read and create them, approve, reject and unblock them.
+
+A decision is an entry of the dispatch's log, in the capacity of a human, by the token's name. Dispatches belong to no
+tenant: a token with one sees none. Their files are read and written in threads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from anyio import to_thread
+
+from cantrip_actors import CantripError
+from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
+from cantrip_actors.dispatch.errors import DispatchError, DispatchExists, EventRefused, UnknownDispatch
+from cantrip_actors.dispatch.events import Event, StatusChanged, encode_entry
+from cantrip_actors.dispatch.log import Dispatches, find_written, read_trusted_records
+from cantrip_actors.dispatch.mistakes import UnreadableContract
+from cantrip_actors.dispatch.parse import from_markdown
+from cantrip_actors.dispatch.record import Record, make_approval, make_unblocking
+from cantrip_actors.dispatch.requests import DispatchRequests
+from cantrip_actors.dispatch.route_models import (
+    ApproveDispatch,
+    DispatchesQuery,
+    DispatchJson,
+    DispatchList,
+    DispatchSummary,
+    NewDispatch,
+    RejectDispatch,
+    UnblockDispatch,
+)
+from cantrip_actors.dispatch.summary import summary_of
+from cantrip_actors.http import ApiRoute, HttpCall, JsonAnswer, Problem, ServiceExtension
+from cantrip_actors.http.calls import REPLAYED
+from cantrip_actors.http.problems import report
+
+
+def make_extension(dispatches: Dispatches | None) -> ServiceExtension:
+    """Return what serves dispatches: `make_app(service, extensions=[make_extension(Dispatches("work"))])`.
+
+    Without dispatches, the routes say how to name their folder.
+    """
+    on = _Routes(dispatches)
+    summary = {200: DispatchSummary}
+    return ServiceExtension(
+        "dispatch",
+        (
+            ApiRoute("GET", "/dispatches", "read", on.list_dispatches, {200: DispatchList}, query=DispatchesQuery),
+            ApiRoute("POST", "/dispatches", "dispatch", on.create_dispatch, {201: DispatchSummary}, NewDispatch),
+            ApiRoute("GET", "/dispatches/{id}", "read", on.get_dispatch, {200: DispatchJson}),
+            ApiRoute("POST", "/dispatches/{id}/approve", "approve", on.approve_dispatch, summary, ApproveDispatch),
+            ApiRoute("POST", "/dispatches/{id}/reject", "approve", on.reject_dispatch, summary, RejectDispatch),
+            ApiRoute("POST", "/dispatches/{id}/unblock", "dispatch", on.unblock_dispatch, summary, UnblockDispatch),
+        ),
+        _describe_error,
+        None if dispatches is None else DispatchRequests.of(dispatches),
+    )
+
+
+def open_extension(folder: Path | None, seal_key: Path | None) -> ServiceExtension:
+    """Return what `cantrip serve --dir FOLDER` serves (the entry point `cantrip_actors.routes`)."""
+    return make_extension(None if folder is None else Dispatches(folder, seal_key=seal_key))
+
+
+class _Routes:
+    """The handlers of the routes."""
+
+    def __init__(self, dispatches: Dispatches | None) -> None:
+        self._dispatches = dispatches
+
+    async def list_dispatches(self, call: HttpCall) -> JsonAnswer:
+        """List the dispatches, and the reason why each waits."""
+        log, wanted = self._log(), call.query.status
+        if not call.token.sees_all:
+            return JsonAnswer({"items": []})
+        records = await to_thread.run_sync(read_trusted_records, log)
+        summaries = [summary_of(record)._asdict() for record in records if wanted in (None, record.status)]
+        return JsonAnswer({"items": call.redact_for_token(summaries)})
+
+    async def get_dispatch(self, call: HttpCall) -> JsonAnswer:
+        """Return a dispatch: its contract, how it stands, and every entry of its log."""
+        shape = await to_thread.run_sync(_build_shape, self._log_for(call), call.path["id"])
+        return JsonAnswer(call.redact_for_token(shape))
+
+    async def create_dispatch(self, call: HttpCall) -> JsonAnswer:
+        """Dispatch a contract: from then on it is frozen."""
+        log, contract = self._log(), call.body.contract
+        if not call.token.sees_all:
+            raise Problem(403, "tenant", "dispatches belong to no tenant and no cantrip: use a token without them")
+        async with _reserve_key(call) as key:
+            record, is_replay = await to_thread.run_sync(partial(_create, call, log, contract, key))
+        headers = {"location": f"/api/v1/dispatches/{record.id}", **(REPLAYED if is_replay else {})}
+        return JsonAnswer(_build_summary(call, record), 201, headers)
+
+    async def approve_dispatch(self, call: HttpCall) -> JsonAnswer:
+        """Approve what waits: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
+        body: ApproveDispatch = call.body
+        return await self._decide(call, lambda record: make_approval(record, body.note))
+
+    async def reject_dispatch(self, call: HttpCall) -> JsonAnswer:
+        """Reject a queued or blocked dispatch for good."""
+        body: RejectDispatch = call.body
+        return await self._decide(call, lambda _: [StatusChanged("rejected", reason=body.reason)])
+
+    async def unblock_dispatch(self, call: HttpCall) -> JsonAnswer:
+        """Say what removes a blocker: the dispatch is queued again."""
+        body: UnblockDispatch = call.body
+        return await self._decide(call, lambda record: make_unblocking(record, body.note))
+
+    async def _decide(self, call: HttpCall, decide: Callable[[Record], Iterable[Event]]) -> JsonAnswer:
+        """Write the events of a human's decision, unless this request has done so before."""
+        log, dispatch_id, by = self._log_for(call), call.path["id"], call.token
+        async with _reserve_key(call) as key:
+            record = await log.read_soon(dispatch_id)
+            written = record.written_with(key) if key else None
+            if written is not None:
+                return JsonAnswer(_build_summary(call, written), headers=REPLAYED)
+            events = decide(record)
+            record = await log.append_soon(dispatch_id, *events, by="human", author=by.name, door=by.sender, key=key)
+        return JsonAnswer(_build_summary(call, record))
+
+    def _log(self) -> Dispatches:
+        """Return the logs of the service. Raises Problem 404."""
+        if self._dispatches is None:
+            detail = (
+                "this service has no dispatches: `cantrip serve --dir DIR`, or CANTRIP_DISPATCHES, names their folder"
+            )
+            raise Problem(404, "no-dispatches", detail)
+        return self._dispatches
+
+    def _log_for(self, call: HttpCall) -> Dispatches:
+        """Return the logs, for what names a dispatch. Raises Problem 404, also to a token with a tenant."""
+        log = self._log()
+        if not call.token.sees_all:
+            raise Problem(404, "unknown-dispatch", "no dispatch has this id")
+        return log
+
+
+def _build_shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
+    record = log.read(dispatch_id)
+    return {
+        **summary_of(record)._asdict(),
+        "contract": record.contract.as_json(),
+        "contract_hash": record.contract.hash,
+        "unmet": record.unmet,
+        "closed": record.closed,
+        "entries": [json.loads(encode_entry(entry)) for entry in record.entries],
+    }
+
+
+def _create(call: HttpCall, log: Dispatches, contract: dict[str, Any] | str, key: str) -> tuple[Record, bool]:
+    """Create a dispatch, unless this request has done so before; return its record, and whether it has."""
+    written = find_written(log, key) if key else None
+    if written is not None:
+        return written, True
+    by = call.token
+    return log.create(_parse_contract(contract), author=by.name, by="human", door=by.sender, key=key), False
+
+
+def _parse_contract(contract: dict[str, Any] | str) -> Contract:
+    """Return a contract. Raises InvalidContract and UnreadableContract, with all mistakes."""
+    if isinstance(contract, str):
+        read = from_markdown(contract)
+        if not isinstance(read, Contract):
+            raise UnreadableContract("the text", read)
+        return read
+    drafted = draft(contract)
+    if not isinstance(drafted, Contract):
+        raise InvalidContract(drafted)
+    return drafted
+
+
+@asynccontextmanager
+async def _reserve_key(call: HttpCall) -> AsyncIterator[str]:
+    """Yield the key of a request for its entries, empty without one; requests with one key run one at a time."""
+    if call.key is None:
+        yield ""
+        return
+    content = [call.token.name, call.request.url.path, call.body.model_dump()]
+    digest = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    async with call.service.key_lock(f"dispatches\0{call.key}"):
+        yield f"{call.key} {digest}"
+
+
+def _build_summary(call: HttpCall, record: Record) -> Any:
+    return call.redact_for_token(summary_of(record)._asdict())
+
+
+def _describe_error(error: CantripError) -> Problem | None:
+    """Return the problem for an error of dispatches, without the paths of the server that its text may have."""
+    match error:
+        case EventRefused(refusal=refusal):
+            return Problem(409, "refused", refusal.text, rule=refusal.rule, legal=list(refusal.legal))
+        case DispatchExists():
+            return Problem(
+                409,
+                "dispatch-exists",
+                "a contract is written once: give this one another dispatch_id, and name the old one in `supersedes`",
+            )
+        case UnknownDispatch():
+            return Problem(404, "unknown-dispatch", "no dispatch has this id")
+        case InvalidContract(violations=violations):
+            broken = [{"path": violation.field, "message": violation.text} for violation in violations]
+            return Problem(422, "invalid-contract", str(violations[0]), mistakes=broken)
+        case UnreadableContract(mistakes=mistakes):
+            listed = [{"line": mistake.line, "message": mistake.text} for mistake in mistakes]
+            return Problem(422, "invalid-contract", str(mistakes[0]), mistakes=listed)
+        case DispatchError():
+            return report(error, 507, "dispatch", "the log of the dispatch cannot be read or written")
+        case _:
+            return None

@@ -1,0 +1,54 @@
+"""Logins of a service's own: what an authentication backend of Starlette says of a request, as a token.
+
+The backend returns the scopes, and a user: a `Token`, whose tenant, cantrips and limits count, or any other, of which
+the name counts. It is asked again about the requests whose answers are under way, so that a person who is logged out
+reads no stream to its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import anyio
+from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser
+from starlette.requests import HTTPConnection
+
+from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.token import Token
+from cantrip_actors.user_code.attempt import Failure, attempt
+
+LONGEST: Final = 10.0
+"""Seconds that a backend may take to say whether a person is still logged in."""
+
+
+class Logins:
+    """The people and programs that an authentication backend lets in."""
+
+    def __init__(self, backend: AuthenticationBackend) -> None:
+        self._backend = backend
+
+    async def identify(self, connection: HTTPConnection) -> Token | None:
+        """Return the token of a request, None for one of nobody. Raises Problem 401 with the text of the backend."""
+        try:
+            return _make_token(await self._backend.authenticate(connection), connection)
+        except AuthenticationError as error:
+            raise Problem(401, "token", str(error) or "the login is not valid") from error
+
+    async def has_lost(self, token: Token) -> bool:
+        """Return whether a request that was let in would get less now; a backend that fails or hangs gives nothing."""
+        connection = token.connection
+        assert connection is not None, "the token is of this backend"
+        answer: Any = Failure(TimeoutError())
+        with anyio.move_on_after(LONGEST):
+            answer = await attempt(partial(self._backend.authenticate, connection))
+        return isinstance(answer, Failure) or token.is_reduced_to(_make_token(answer, connection))
+
+
+def _make_token(answer: tuple[AuthCredentials, BaseUser] | None, connection: HTTPConnection) -> Token | None:
+    if answer is None:
+        return None
+    credentials, user = answer
+    token = user if isinstance(user, Token) else Token(user.display_name)
+    return replace(token, scopes=frozenset(credentials.scopes), connection=connection)

@@ -1,0 +1,109 @@
+"""Utterances that wait for the reply of a person, in circles with medium="person": for doors that hold a conversation.
+
+Such a door shows an utterance as the answer to the message before, and the next message is the reply. It is a request
+like any other, so that another door may reply first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import anyio
+
+from cantrip_actors.machine.project import read_last_reply
+from cantrip_actors.stream.events import EntityEvent, RequestedEvent
+from cantrip_actors.terms.errors import AlreadyDecided, CantripError
+
+if TYPE_CHECKING:
+    from cantrip_actors.runtime.face.runtime import Runtime
+    from cantrip_actors.runtime.people.request import Request
+
+
+LOOK: Final = 0.5
+"""Seconds between two looks for an utterance of an entity that another process runs."""
+
+T = TypeVar("T")
+
+
+def talks(runtime: Runtime, entity_id: str) -> bool:
+    """Return whether texts of an entity are for a person. Reads the loom."""
+    return runtime.loom.header_in_force(entity_id).circle.get("medium") == "person"
+
+
+def find_utterance(runtime: Runtime, entity_id: str) -> Request | None:
+    """Return the oldest utterance of an entity, or of those below it, that waits for a reply. Reads the loom.
+
+    Raises LoomError.
+    """
+    if not talks(runtime, entity_id):  # then no child does
+        return None
+    waiting = [request for below in runtime.loom.subtree(entity_id) for request in runtime.requests(entity=below)]
+    return min((one for one in waiting if one.is_utterance), key=lambda request: request.asked_at, default=None)
+
+
+async def reply(
+    runtime: Runtime, entity_id: str, message: Any, *, by: str, door: str = "", key: str | None = None
+) -> str | None:
+    """Give a message to an entity as the reply to the utterance that waits for one; return the id of the request.
+
+    Return None if none waits: then the message is an intent. A message is a text, or a list of texts, images and files.
+    With a `key` it may be sent again: that replies to nothing else. Raises InvalidDecision, LoomError.
+    """
+    before = None if key is None else await runtime.read(partial(find_last_reply, runtime, entity_id))
+    if before is not None:
+        try:
+            await runtime.decide(before, answer=message, by=by, door=door, key=key)
+        except AlreadyDecided:  # with another key: this message is a new one
+            pass
+        else:
+            return before
+    while (request := await runtime.read(lambda: find_utterance(runtime, entity_id))) is not None:
+        try:
+            await runtime.decide(request.id, answer=message, by=by, door=door, key=key)
+        except AlreadyDecided:  # another door was faster; it may wait for the next reply by now
+            continue
+        return request.id
+    return None
+
+
+async def rest(runtime: Runtime, entity_id: str, episode: Callable[[], Awaitable[T]]) -> T | Request:
+    """Return what `episode` returns; or first an utterance that waits for a reply. Raises the error of the episode."""
+    if not await runtime.read(partial(talks, runtime, entity_id)):
+        return await episode()
+    reached: list[T | Request] = []
+    failed: CantripError | None = None
+
+    async def watch() -> None:
+        reached.append(await _wait_for_utterance(runtime, entity_id))
+        tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch)
+        try:
+            reached.append(await episode())
+        except CantripError as error:
+            failed = error
+        tasks.cancel_scope.cancel()
+    if failed is not None:
+        raise failed
+    return reached[0]
+
+
+async def _wait_for_utterance(runtime: Runtime, entity_id: str) -> Request:
+    with closing(runtime.events(_is_utterance)) as news:
+        while (request := await runtime.read(partial(find_utterance, runtime, entity_id))) is None:
+            with anyio.move_on_after(LOOK):
+                await anext(news)
+    return request
+
+
+def _is_utterance(event: EntityEvent) -> bool:
+    return isinstance(event, RequestedEvent) and event.is_utterance
+
+
+def find_last_reply(runtime: Runtime, entity_id: str) -> str | None:
+    """Return the id of the last request in an entity's episode that was replied to. Reads the loom."""
+    return read_last_reply(runtime.loom.records(entity_id))

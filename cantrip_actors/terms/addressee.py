@@ -1,0 +1,22 @@
+"""Whom an utterance addresses: the person whose name it begins with, as in `@anna, what do you think?`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Final
+
+ADDRESSEE: Final = re.compile(r"@([\w.-]*\w)")
+"""The beginning of an utterance that addresses a person."""
+
+
+def find_addressee(text: str, names: Collection[str]) -> str | None:
+    """Return the one of the `names` that a text addresses; None if it is for all of them.
+
+    >>> find_addressee("@anna: which colour?", ["anna", "ben"])
+    'anna'
+    >>> find_addressee("@override is a decorator", ["anna", "ben"]) is None
+    True
+    """
+    match = ADDRESSEE.match(text.lstrip())
+    return match[1] if match is not None and match[1] in names else None

@@ -1,0 +1,308 @@
+"""An entity uses a browser: it looks at pages, and acts on them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Cantrip, Circle, Invocation, LethalTrifecta, Runtime, gate, scripted
+from cantrip_actors.gates import browser
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.wards import max_turns
+from tests.circle.browser.site import Site, browse, browsing, needs_browser
+
+pytestmark = [pytest.mark.real_time, needs_browser]
+
+SHOP = """<title>Shop</title><h1>Shop</h1>
+<form action="/order" method="post"><input name="who" placeholder="Name">
+<select name="size"><option>small<option>large</select><button>Buy</button></form><a href="/terms">Terms</a>
+<p id="seen"></p>
+<button id="more" onclick="document.getElementById('seen').textContent = 'more things'">Show</button>"""
+
+
+@pytest.mark.rule("B-01")
+@pytest.mark.rule("B-03")
+async def test_an_entity_orders_in_a_shop_with_refs_texts_and_selectors(site: Site) -> None:
+    site.pages |= {"/": SHOP, "/order": "<title>Thanks</title><p>It is on its way.</p>", "/terms": "<p>None.</p>"}
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("goto", {"url": f"{site.url}/"}),
+        ("fill", {"target": "e4", "text": "Anna"}),
+        ("select", {"target": "form select", "option": "large"}),
+        ("click", {"target": "text=Buy"}),
+        ("back", {}),
+        ("click", {"target": "text=Terms"}),
+        ("press", {"key": "Alt+ArrowLeft"}),
+        ("tabs", {}),
+    ]
+    shop, filled, chosen, bought, again, terms, _, listed = await browse(calls, [site.place], allow_private=True)
+    assert 'e4 textbox "Name"' in shop
+    assert 'button "Buy"' in shop
+    assert 'link "Terms" -> "/terms"' in shop
+    assert '+ e4 textbox "Name" active = "Anna"' in filled
+    assert '+ option "large" selected' in chosen
+    assert "It is on its way." in bought
+    assert '"Thanks"' in bought
+    assert "None." in terms
+    assert '"Shop"' in again
+    (order,) = (got for got in site.got if got.method == "POST")
+    assert order.body == "who=Anna&size=large"
+    assert listed.startswith("tab 1 (in front)")
+
+
+@pytest.mark.rule("B-03")
+async def test_a_look_marks_what_is_new_and_is_shown_in_parts(site: Site) -> None:
+    rows = "".join(f"<li>row {number}</li>" for number in range(400))
+    site.pages |= {"/": SHOP, "/long": f"<ul id=all>{rows}</ul><table><tr><td>cell</table>"}
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("goto", {"url": f"{site.url}/"}),
+        ("click", {"target": "#more"}),
+        ("look", {}),
+        ("goto", {"url": f"{site.url}/long"}),
+        ("look", {"part": 3}),
+        ("look", {"within": "table"}),
+    ]
+    _, clicked, looked, long, third, cell = await browse(calls, [site.place], allow_private=True)
+    assert "+ " in clicked
+    assert '"more things"' in clicked
+    assert 'heading "Shop"' not in clicked
+    assert 'heading "Shop"' in looked
+    assert "0 new lines" in looked
+    assert '"row 1"' in long
+    assert '"row 300"' not in long
+    assert "part 1 of 3: look(part=2) shows the next" in long
+    assert '"row 399"' in third
+    assert '"row 1"' not in third
+    assert '"cell"' in cell
+    assert '"row 1"' not in cell
+
+
+@pytest.mark.rule("B-03")
+async def test_a_target_that_is_stale_ambiguous_or_wrong_is_answered_with_candidates(site: Site) -> None:
+    site.pages |= {"/": SHOP + "<button onclick='this.remove()'>Remove me</button>", "/other": "<p>Other."}
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("click", {"target": "e1"}),
+        ("goto", {"url": f"{site.url}/"}),
+        ("click", {"target": "button"}),
+        ("click", {"target": "e77"}),
+        ("click", {"target": "text=Bye"}),
+        ("click", {"target": "]["}),
+        ("select", {"target": "select", "option": "huge"}),
+        ("fill", {"target": "e4"}),
+    ]
+    unseen, _, many, stale, missing, wrong, option, empty = await browse(calls, [site.place], allow_private=True)
+    assert "look()" in unseen
+    assert "matches 3 elements" in many
+    assert '"button >> nth=0" is "Buy"' in many
+    assert "is not on the page any more" in stale
+    assert 'button "Buy"' in stale
+    assert "matches nothing" in missing
+    assert 'button "Buy"' in missing
+    assert "no CSS selector" in wrong
+    assert "['small', 'large']" in option
+    assert "either a text or the name of a secret" in empty
+
+
+@pytest.mark.rule("B-03")
+async def test_an_action_waits_for_what_it_makes_the_page_request(site: Site) -> None:
+    script = "fetch('/slow').then(r => r.text()).then(t => document.body.append(t))"
+    site.pages |= {"/": f'<button onclick="{script}">Load</button>', "/slow": "it has come"}
+    calls: list[tuple[str, dict[str, Any]]] = [("goto", {"url": f"{site.url}/"}), ("click", {"target": "text=Load"})]
+    _, clicked = await browse(calls, [site.place], allow_private=True)
+    assert "it has come" in clicked
+
+
+@pytest.mark.rule("B-03")
+async def test_looks_leave_the_context_and_a_screenshot_is_an_image(site: Site) -> None:
+    site.pages["/"] = SHOP
+    calls: list[tuple[str, dict[str, Any]]] = [("goto", {"url": f"{site.url}/"}), ("screenshot", {}), ("tabs", {})]
+    cantrip = browsing(calls, [site.place], allow_private=True)
+    async with Runtime.open("memory:") as runtime:
+        episode = await runtime.cast(cantrip, "Look.")
+    (image,) = episode.thread[1].images
+    assert image.media_type == "image/jpeg"
+    assert image.width == 1280
+    assert "Shop" in episode.thread[0].observation  # the loom keeps it
+
+
+@pytest.mark.rule("B-03")
+async def test_the_model_sees_a_page_for_one_query_and_a_change_for_two(site: Site) -> None:
+    site.pages["/"] = SHOP
+    script = [("goto", {"url": f"{site.url}/"}), ("click", {"target": "#more"}), ("tabs", {}), ("tabs", {})]
+    seen: list[str] = []
+
+    def answer(context: Invocation) -> dict[str, Any]:
+        seen.append("\n".join(message.content or "" for message in context))
+        if len(seen) > len(script):
+            return {"tool_calls": [{"gate": "done", "args": {"answer": "seen"}}]}
+        gate, args = script[len(seen) - 1]
+        return {"tool_calls": [{"gate": gate, "args": args}]}
+
+    circle = Circle(gates=["done", *browser([site.place], allow_private=True)], wards=[max_turns(9)])
+    async with Runtime.open("memory:") as runtime:
+        await runtime.cast(Cantrip(crystal=scripted(answer), circle=circle), "Look.")
+    assert ['heading "Shop"' in context for context in seen] == [False, True, False, False, False]
+    assert ["more things" in context for context in seen] == [False, False, True, True, False]
+
+
+@pytest.mark.rule("B-02")
+async def test_entities_share_a_browser_and_have_cookies_of_their_own(site: Site) -> None:
+    site.pages |= {
+        "/in": (200, {"set-cookie": "who=anna; path=/"}, "<script>localStorage.who = 'anna'</script>"),
+        "/who": "<script>document.write(document.cookie + '|' + localStorage.who)</script>",
+    }
+    async with Runtime.open("memory:") as runtime, anyio.create_task_group() as tasks:
+        seen: dict[str, str] = {}
+
+        async def run(name: str, *paths: str) -> None:
+            calls = [("goto", {"url": f"{site.url}{path}"}) for path in paths]
+            cantrip = browsing(calls, [site.place], allow_private=True)
+            episode = await runtime.cast(cantrip, "Who are you?")
+            seen[name] = episode.thread[-2].observation
+
+        tasks.start_soon(run, "anna", "/in", "/who")
+        tasks.start_soon(run, "other", "/who", "/who")
+    assert '"who=anna|anna"' in seen["anna"]
+    assert '"|undefined"' in seen["other"]
+    assert len(_list_browsers(os.getpid())) == 1
+
+
+@pytest.mark.rule("B-02")
+async def test_the_tabs_of_an_entity_are_closed_when_it_ends(site: Site) -> None:
+    site.pages |= {"/": "<script>setInterval(() => fetch('/tick'), 20)</script>", "/tick": ""}
+    await browse([("goto", {"url": f"{site.url}/"})], [site.place], allow_private=True)
+    ticks = site.paths().count("/tick")
+    await anyio.sleep(0.15)
+    assert ticks
+    assert site.paths().count("/tick") == ticks
+
+
+@pytest.mark.rule("B-02")
+async def test_a_killed_browser_is_replaced_at_the_next_call(site: Site) -> None:
+    site.pages["/"] = SHOP
+
+    @gate(blocking=True)
+    def kill() -> str:
+        """Kill the browser."""
+        for process in _list_browsers(os.getpid()):
+            os.kill(process, signal.SIGKILL)
+        return "killed"
+
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("goto", {"url": f"{site.url}/"}),
+        ("kill", {}),
+        ("look", {}),
+        ("goto", {"url": f"{site.url}/"}),
+    ]
+    async with Runtime.open("memory:") as runtime:
+        cantrip = browsing(calls, [site.place], [kill], allow_private=True)
+        episode = await runtime.cast(cantrip, "Kill it.")
+    assert 'heading "Shop"' in episode.thread[3].observation
+
+
+PROGRAM = """
+import sys, anyio
+from tests.circle.browser.site import browsing
+from cantrip_actors import Runtime, gate
+
+@gate
+async def wait() -> None:
+    "Wait."
+    print("waiting", flush=True)
+    await anyio.sleep(60)
+
+async def main():
+    async with Runtime.open("memory:") as runtime:
+        calls = [("goto", {"url": sys.argv[1]}), ("wait", {})]
+        await runtime.cast(browsing(calls, [sys.argv[2]], [wait], allow_private=True), "Wait.")
+
+anyio.run(main, backend="trio")
+"""
+
+
+@pytest.mark.rule("B-02")
+def test_no_process_of_a_browser_outlives_a_killed_runtime(site: Site) -> None:
+    site.pages["/"] = SHOP
+    command = [sys.executable, "-c", PROGRAM, site.url, site.place]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waiting\n"
+        started = _list_descendants(process.pid)
+        process.kill()
+    assert any("chrom" in _read_command(child) for child in started) or len(started) > 2
+
+    async def wait_for_ends() -> None:
+        with anyio.fail_after(10):
+            while any(map(_is_running, started)):
+                await anyio.sleep(0.05)
+
+    anyio.run(wait_for_ends)
+
+
+@pytest.mark.rule("B-05")
+def test_a_browser_counts_for_the_lethal_trifecta() -> None:
+    @gate(risks=["private_data"])
+    def diary() -> str:
+        """Read the diary."""
+        return ""
+
+    with pytest.warns(LethalTrifecta, match="goto"):
+        Circle(gates=["done", diary, *browser(["*"])], wards=[max_turns(3)])
+
+
+@pytest.mark.rule("B-01")
+@pytest.mark.parametrize("allow", ["example.com", ["http://example.com"], ["exa mple"], [""], ["*.*"], ["host:x"]])
+def test_wrong_hosts_are_refused_when_the_circle_is_made(allow: Any) -> None:
+    with pytest.raises(InvalidCantrip, match="browser: allow"):
+        browser(allow)
+
+
+@pytest.mark.rule("B-01")
+async def test_a_program_walks_a_site(site: Site) -> None:
+    site.pages |= {f"/{number}": f"<p>page {number}</p>" for number in range(3)}
+    code = f"""
+pages = [goto("{site.url}/" + str(number)) for number in range(3)]
+done(len([page for page in pages if "page" in page]))
+"""
+    circle = Circle(gates=["done", *browser([site.place], allow_private=True)], wards=[max_turns(2)], medium="python")
+    async with Runtime.open("memory:") as runtime:
+        episode = await runtime.cast(
+            Cantrip(crystal=scripted([{"content": f"```python\n{code}```"}]), circle=circle), "Walk."
+        )
+    assert episode.result == 3
+    assert site.paths() == ["/0", "/1", "/2"]
+
+
+def _list_descendants(process: int) -> list[int]:
+    children = [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        children += [int(child) for child in (thread / "children").read_text().split() if int(child) not in children]
+    return [each for child in children for each in (child, *_list_descendants(child))]
+
+
+def _list_browsers(process: int) -> list[int]:
+    """The browsers that a process has started: their own children, such as renderers, are not counted."""
+    return [child for child in _list_descendants(process) if _is_browser(_read_command(child))]
+
+
+def _is_browser(command: str) -> bool:
+    is_script = command.startswith("/bin/sh")  # Debian's, which waits for the browser
+    return "--remote-debugging-pipe" in command and "--type=" not in command and not is_script
+
+
+def _read_command(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def _is_running(process: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False

@@ -1,0 +1,222 @@
+"""Packages add routes, logins, requests and commands; what is their own behaves as what comes with the service."""
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, SimpleUser
+from starlette.requests import HTTPConnection
+from typer.testing import CliRunner
+
+from cantrip_actors import CantripError, InvalidCantrip, Runtime
+from cantrip_actors.cli.app import app
+from cantrip_actors.cli.extensions import open_service_extensions
+from cantrip_actors.http import ApiRoute, HttpCall, JsonAnswer, Problem, Service, ServiceExtension, Token, Tokens
+from cantrip_actors.http.models import RewardBody
+from tests.http.serving import Served, echo, served, token
+from tests.slowness import measure_slowness
+
+pytestmark = [pytest.mark.rule("W-03")]
+
+
+class Refused(CantripError):
+    """An error of an extension."""
+
+
+async def tell_name(call: HttpCall) -> JsonAnswer:
+    """Tell the name of the token."""
+    return JsonAnswer({"name": call.token.name, "tenant": call.token.tenant})
+
+
+async def refuse(call: HttpCall) -> JsonAnswer:
+    """Refuse."""
+    raise Refused(call.path["why"])
+
+
+def describe_error(error: CantripError) -> Problem | None:
+    return Problem(409, "own", f"no: {error}") if str(error) == "known" else None
+
+
+NAMES = ServiceExtension(
+    "names",
+    (
+        ApiRoute("GET", "/name", "reward", tell_name, {200: "application/json"}),
+        ApiRoute("POST", "/name", "reward", tell_name, {200: "application/json"}, RewardBody),
+        ApiRoute("GET", "/refusals/{why}", "read", refuse, {200: "application/json"}),
+    ),
+    describe_error,
+)
+
+
+@pytest.mark.real_time
+async def test_a_route_of_an_extension_has_the_steps_of_the_services_own() -> None:
+    known = [token("ann", "reward"), token("bob", "read")]
+    async with served(tokens=known, extensions=[NAMES]) as on:
+        assert await on.get("name", headers=on.as_token("ann")) == {"name": "ann", "tenant": None}
+        await on.ask("GET", "name", 401, headers={"authorization": "Bearer nobody"})
+        await on.ask("GET", "name", 403, headers=on.as_token("bob"))
+        await on.ask("GET", "name?more=1", 422)
+        wrong = await on.post("name", {"reward": "much"}, 422)
+        assert "reward" in wrong["detail"]
+        described = await on.get("openapi.json")
+        assert described["paths"]["/api/v1/name"]["get"]["security"] == [{"bearer": ["reward"]}]
+
+
+@pytest.mark.real_time
+async def test_an_error_of_an_extension_is_described_by_it_or_is_a_bug_without_its_text() -> None:
+    async with served(extensions=[NAMES]) as on:
+        assert (await on.get("refusals/known", 409))["detail"] == "no: known"
+        unknown = await on.get("refusals/a-secret", 500)
+        assert "a-secret" not in unknown["detail"]
+
+
+class Login(AuthenticationBackend):
+    """Lets in who is in `people`, with these scopes."""
+
+    def __init__(self, **people: Token | str) -> None:
+        self.people: dict[str, Any] = people
+        self.is_broken = False
+
+    async def authenticate(self, conn: HTTPConnection) -> Any:
+        if self.is_broken:
+            raise ConnectionError("the database of people is away")
+        name = conn.headers.get("who", "")
+        if name == "banned":
+            raise AuthenticationError("this account is closed")
+        if name not in self.people:
+            return None
+        user = self.people[name]
+        return AuthCredentials(["read", "cast", "reward"]), user if isinstance(user, Token) else SimpleUser(user)
+
+
+async def logged_in(on: Served, who: str, path: str = "name", expect: int = 200) -> Any:
+    return await on.get(path, expect, headers={"authorization": "", "who": who})
+
+
+@pytest.mark.real_time
+async def test_a_backend_of_starlette_decides_who_may_do_what() -> None:
+    login = Login(ann="Ann", acme=Token("acme", tenant="acme", cantrips=frozenset({"other"})))
+    cantrips = [echo(), echo("other")]
+    async with served(cantrips, extensions=[NAMES], authentication=login) as on:
+        assert await logged_in(on, "ann") == {"name": "Ann", "tenant": None}
+        assert await logged_in(on, "acme") == {"name": "acme", "tenant": "acme"}
+        assert [one["name"] for one in (await logged_in(on, "acme", "cantrips"))["items"]] == ["other"]
+        await logged_in(on, "acme", "system", 403)
+        await logged_in(on, "", expect=401)
+        assert (await logged_in(on, "banned", expect=401))["detail"] == "this account is closed"
+        login.is_broken = True
+        broken = await logged_in(on, "ann", expect=500)
+        assert "database" not in broken["detail"]
+
+
+@pytest.mark.real_time
+@pytest.mark.rule("W-30")
+@pytest.mark.parametrize("how", ["logged out", "fewer rights", "the backend fails"])
+async def test_the_streams_of_a_person_who_loses_a_right_end(how: str) -> None:
+    login = Login(ann=Token("ann"))
+    async with served(authentication=login) as on, anyio.create_task_group() as tasks:
+        ended = anyio.Event()
+
+        async def read(*, task_status: Any) -> None:
+            async with on.stream("events", headers={"authorization": "", "who": "ann"}) as reader:
+                assert reader.status == 200
+                task_status.started()
+                while await reader.next() is not None:
+                    pass
+            ended.set()
+
+        await tasks.start(read)
+        if how == "logged out":
+            del login.people["ann"]
+        elif how == "fewer rights":
+            login.people["ann"] = Token("ann", cantrips=frozenset({"other"}))
+        else:
+            login.is_broken = True
+        with anyio.fail_after(2 * measure_slowness()):
+            await ended.wait()
+
+
+@pytest.mark.real_time
+async def test_a_request_with_a_cookie_of_a_login_has_to_come_from_the_services_own_page() -> None:
+    async with served(extensions=[NAMES], authentication=Login(ann="Ann")) as on:
+        ann = {"authorization": "", "who": "ann"}
+        body, cookie = {"reward": 1}, {"cookie": "session=1"}
+        await on.ask("POST", "name", 403, json=body, headers=ann | cookie)
+        await on.ask("POST", "name", 403, json=body, headers=ann | cookie | {"sec-fetch-site": "cross-site"})
+        await on.ask("POST", "name", 200, json=body, headers=ann | cookie | {"sec-fetch-site": "same-origin"})
+        await on.ask("POST", "name", 200, json=body, headers=ann)  # no browser: nothing is sent by itself
+        await on.ask("GET", "name", 200, headers=ann | cookie)
+
+
+async def test_a_service_has_tokens_or_a_backend() -> None:
+    async with Runtime.open() as runtime:
+        with pytest.raises(ValueError, match="tokens or an authentication backend"):
+            Service(runtime, tokens=Tokens([]), authentication=Login())
+
+
+# Packages
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package with a module `acme_shop`; returns its file of entry points."""
+    info = tmp_path / "acme_shop-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-shop\nVersion: 1\n")
+    (tmp_path / "acme_shop.py").write_text(
+        "import typer\n"
+        "app = typer.Typer()\n"
+        "@app.command()\n"
+        "def stock() -> None:\n"
+        "    'Print the stock.'\n"
+        "    print('seven apples')\n"
+        "@app.command()\n"
+        "def other() -> None: ...\n"
+        "nothing = 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return info / "entry_points.txt"
+
+
+def test_a_package_adds_a_command(package: Path) -> None:
+    package.write_text("[cantrip_actors.commands]\nstock = acme_shop:app\n")
+    done = CliRunner().invoke(app, ["stock"])
+    assert (done.exit_code, done.output) == (0, "seven apples\n")
+    assert "Print the stock." in CliRunner().invoke(app, ["stock", "--help"]).output
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ("acme_shop:absent", "cannot be loaded"),
+        ("acme_nowhere:app", "cannot be loaded"),
+        ("acme_shop:nothing", "expected a typer.Typer, got int"),
+        ("acme_shop:app", "has no command of this name"),
+    ],
+)
+def test_a_broken_command_of_a_package_is_an_error_that_names_it(package: Path, value: str, why: str) -> None:
+    package.write_text(f"[cantrip_actors.commands]\nbroken = {value}\n")
+    done = CliRunner().invoke(app, ["broken"])
+    shown = " ".join(done.output.replace("│", " ").split())
+    assert done.exit_code == 2
+    assert why in shown
+    assert value in shown
+
+
+def test_broken_routes_of_a_package_are_an_error_that_names_it(package: Path) -> None:
+    package.write_text("[cantrip_actors.routes]\nshop = acme_shop:absent\n")
+    with pytest.raises(InvalidCantrip, match=r'entry point "shop" \(acme_shop:absent\) of acme-shop cannot be loaded'):
+        open_service_extensions(None, None)
+
+
+def test_the_command_line_and_the_service_import_nothing_of_the_packages_on_top() -> None:
+    folder = Path(__file__).parents[2] / "cantrip_actors"
+    imports = [
+        f"{file.name}: {line}"
+        for door in ("cli", "http")
+        for file in (folder / door).rglob("*.py")
+        for line in file.read_text().splitlines()
+        if "import" in line and ("cantrip_actors.dispatch" in line or "cantrip_actors.agentic" in line)
+    ]
+    assert imports == []
