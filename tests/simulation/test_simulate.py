@@ -255,7 +255,7 @@ class TestFaults:
                     return len(runtime.loom.records(episode.entity_id)) - before
             return None
 
-        faults = [[InjectedFault("unsure", write=write, recorded=recorded)] for write in (4, 5, 6, 7)]
+        faults = [[InjectedFault("unsure", write=write, recorded=recorded)] for write in range(3, 9)]
         added = {simulate(program, 0, backend=backend, faults=one).value for one in faults}
         assert (1 in added) == recorded
 
