@@ -73,7 +73,7 @@ ROWS: dict[str, Row] = {
         f"{COMMON} msgspec opentelemetry starlette uuid_utils",
     ),
     "cantrip_actors.testing": _row(
-        "terms user_code redact loom crystal circle runtime cantrip_actors supervisors",
+        "terms user_code redact records machine loom crystal circle runtime cantrip_actors supervisors",
         f"{COMMON} hypothesis trio uuid_utils",
     ),
     "cantrip_actors.cluster": _row("", "ray"),

@@ -61,7 +61,7 @@ from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.people.utterances import reply, rest
+from cantrip_actors.runtime.people.utterances import find_newest_work, reply, rest
 from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.terms.messages import as_text
 
@@ -274,11 +274,9 @@ class EditorSession:
         entity = await self.find_entity()
         if entity is None or self._fork_at is not None:
             return None
-        entity_id, by, door = entity.id, self.by, self.door
-        if await reply(self.runtime, entity_id, prompt.intent, by=by, door=door) is None:
+        if await reply(self.runtime, entity.id, prompt.intent, by=self.by, door=self.door) is None:
             return None
-        key = (await self.runtime.read(lambda: self.runtime.loom.intents(entity_id)))[-1].key
-        return entity.work if not key else await self.runtime.read(lambda: self.runtime.receipt(entity, key))
+        return await self.runtime.read(partial(find_newest_work, self.runtime, entity))
 
     async def _begin(self, prompt: EditorPrompt) -> Work:
         """Give the entity the prompt, or begin it with the prompt; return its work."""

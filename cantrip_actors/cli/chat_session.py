@@ -1,4 +1,5 @@
-"""A conversation with one entity at a terminal: a line is read, its episode is shown, and so on.
+"""A conversation with one entity at a terminal: a line is read, its episode is shown, and so on. A line to an entity
+that waits for the reply of a person is the reply.
 
 One task reads the keyboard, in slices, so that it is free when a person has to be asked about a call
 (`inline_decisions.py`); nothing is written to the screen meanwhile. What is typed during an episode is a command, or
@@ -13,6 +14,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -21,23 +23,27 @@ import anyio.abc
 from cantrip_actors import (
     Cantrip,
     CantripError,
+    DecidedEvent,
     Entity,
     EntityEndedEvent,
     EntityEvent,
     Episode,
     EpisodeEndedEvent,
     InvalidIntent,
+    Request,
+    RequestedEvent,
     Runtime,
     ThreadMessage,
     ToolCallEvent,
     ToolResultEvent,
 )
-from cantrip_actors.cli.decision_author import login
+from cantrip_actors.cli.decision_author import door, login
 from cantrip_actors.cli.errors import Interrupted, opening
 from cantrip_actors.cli.inline_decisions import Keyboard, attend, has_terminal, screen_size
 from cantrip_actors.cli.output import as_text, one_line, print_note, render_loom_option, short
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.cli.watch import Watcher, background
+from cantrip_actors.runtime.people.utterances import find_newest_work, find_utterance, reply, rest, talks
 from cantrip_actors.stream.pieces import TextPieces
 
 SLICE: Final = 0.1
@@ -189,7 +195,13 @@ class ChatSession:
 
     async def _attend(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await attend(
-            self._runtime, self._screen, self._terminal, self._url, keyboard=self._keyboard, task_status=task_status
+            self._runtime,
+            self._screen,
+            self._terminal,
+            self._url,
+            keyboard=self._keyboard,
+            holds_conversation=True,
+            task_status=task_status,
         )
 
     async def _greet(self) -> None:
@@ -198,7 +210,8 @@ class ChatSession:
         await self._show_history(RECENT)
         loom = self._runtime.loom
         if await self._runtime.read(lambda: loom.state(self._entity.id)) in ("active", "waiting"):
-            self._screen.write_line("it finishes its last intent first")
+            if not await self._waits_for_reply():
+                self._screen.write_line("it finishes its last intent first")
             await self._follow(self._entity.events(after="0", deltas=True), self._entity.episode, is_quiet=True)
 
     # Reading
@@ -274,6 +287,9 @@ class ChatSession:
             case "/steer" if rest:
                 await self._entity.steer(rest, by=self._by)
                 self._screen.write_line("· it reads this before your next message")
+            case "/stop" if await self._waits_for_reply():
+                await self._entity.interrupt("interrupted at the chat", by=self._by, now=True)
+                self._screen.write_line("· it waits for your reply no longer")
             case "/stop":
                 self._screen.write_line("· it is idle")
             case "/undo":
@@ -307,7 +323,15 @@ class ChatSession:
         cost = f", ${usage.cost:,.4f}" if usage.cost else ""
         self._screen.write_line(f"· {usage.prompt_tokens:,} tokens in, {usage.completion_tokens:,} out{cost}")
 
+    async def _waits_for_reply(self) -> bool:
+        return await self._runtime.read(partial(find_utterance, self._runtime, self._entity.id)) is not None
+
     async def _undo(self) -> None:
+        if await self._waits_for_reply():
+            self._screen.write_line(
+                "· a reply is not taken back: /fork continues in a copy, /stop ends the conversation"
+            )
+            return
         heard = [message for message in await self._entity.messages() if message.role == "user"]
         if await self._entity.undo(by=self._by):
             self._screen.write_line(f"· taken back: {heard[-1].content}")
@@ -317,10 +341,22 @@ class ChatSession:
     # Episodes
 
     async def _say(self, message: str) -> None:
-        """Give the entity a message, or a fork of it, and show the episode. An error is shown, and ends only that."""
+        """Give the entity a message, or a fork of it, and show the episode. An error is shown, and ends only that.
+
+        If the entity waits for a reply, the message is the reply.
+        """
         try:
             if self._forks:
                 await self._fork(message)
+                return
+            runtime, entity = self._runtime, self._entity
+            if await runtime.read(partial(talks, runtime, entity.id)):
+                replied = await reply(runtime, entity.id, message, by=self._by, door=door())
+                if replied is None:
+                    work = await entity.post(message, by=self._by)
+                else:
+                    work = await runtime.read(partial(find_newest_work, runtime, entity))
+                await self._follow(work.events(deltas=True), work.result, replied=replied)
                 return
             async with self._entity.stream(message, by=self._by) as episode:
                 await self._follow(episode.events(), episode.result)
@@ -345,24 +381,40 @@ class ChatSession:
         await self._follow(entity.events(after="0", deltas=True), entity.episode)
 
     async def _follow(
-        self, events: AsyncIterator[EntityEvent], wait: Callable[[], Awaitable[Episode]], *, is_quiet: bool = False
+        self,
+        events: AsyncIterator[EntityEvent],
+        wait: Callable[[], Awaitable[Episode]],
+        *,
+        is_quiet: bool = False,
+        replied: str | None = None,
     ) -> None:
-        """Show the events of an episode, to its end, and its answer. With `is_quiet` only the answer."""
+        """Show the events of an episode, to its end or to an utterance that waits for a reply, and its answer.
+
+        With `is_quiet` only the answer. With `replied`, the id of a request, only what came after its reply.
+        """
         pieces = TextPieces()
         self._is_working = True
         try:
             async with background(self._read_meanwhile):
                 if not is_quiet:
                     async for event in events:
+                        if replied is not None:
+                            if isinstance(event, DecidedEvent) and event.request_id == replied:
+                                replied = None
+                            continue
                         await self._screen.wait()
                         self._show(event, pieces)
-                        if isinstance(event, EpisodeEndedEvent | EntityEndedEvent):
+                        is_utterance = isinstance(event, RequestedEvent) and event.is_utterance
+                        if is_utterance or isinstance(event, EpisodeEndedEvent | EntityEndedEvent):
                             break
-                episode = await wait()
+                episode = await rest(self._runtime, self._entity.id, wait)
         finally:
             self._is_working = False
         await self._screen.wait()
-        if not episode.terminated:
+        if isinstance(episode, Request):
+            if episode.text != pieces.turn:
+                self._screen.write_text(episode.text)
+        elif not episode.terminated:
             self._screen.write_line(f"· {episode.reason}: {episode.summary}")
         elif (answer := as_text(episode.result)) != pieces.turn:
             self._screen.write_text(answer)

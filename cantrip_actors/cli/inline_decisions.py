@@ -98,12 +98,13 @@ async def attend(
     also: str = "",
     *,
     keyboard: Keyboard | None = None,
+    holds_conversation: bool = False,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Ask about each request of an entity that this process runs, or print its id; until it is cancelled.
 
     `also` is the id of a request that belongs to the run and to no entity: its dispatch's. A `keyboard` that others
-    read, too, is read only while `terminal` is held.
+    read, too, is read only while `terminal` is held. A caller that holds the conversation replies to utterances itself.
     """
     by = login()
     if keyboard is None and has_terminal():
@@ -118,7 +119,7 @@ async def attend(
             for request in runtime.requests():
                 entity = None if request.entity is None else runtime.get_entity(request.entity)
                 is_ours = request.id == also or (entity is not None and entity.loaded)
-                if _identify(request) in seen or not is_ours:
+                if _identify(request) in seen or not is_ours or (holds_conversation and request.is_utterance):
                     continue
                 seen.add(_identify(request))
                 if keyboard is None:

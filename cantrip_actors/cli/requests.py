@@ -67,6 +67,9 @@ def requests(
         str | None, typer.Argument(metavar="ID", help="Show all of this request; any part of its id will do.")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with each new one, until ctrl-C.")] = False,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="NAME", help="Without those that address another person.")
+    ] = None,
     loom: Url = LOOM,
     folder: SourcesFolder = None,
     as_json: Json = False,
@@ -81,11 +84,11 @@ def requests(
 
     async def find(runtime: Runtime) -> list[Request]:
         _add_sources(runtime, folder)
-        return runtime.requests()
+        return runtime.requests(to=to)
 
     async def print_each(runtime: Runtime) -> None:
         _add_sources(runtime, folder)
-        async with runtime.requests(follow=True) as feed:
+        async with runtime.requests(follow=True, to=to) as feed:
             async for request in feed:
                 if as_json:
                     output.print_lines([output.as_json(_build_row(request))])

@@ -26,7 +26,6 @@ from cantrip_actors import (
     Request,
     RequestedEvent,
     Usage,
-    Work,
 )
 from cantrip_actors.http.calls import HttpCall
 from cantrip_actors.http.episode_tools import (
@@ -143,13 +142,6 @@ def _list_calls(call: HttpCall, waiting: list[Request], tools: Mapping[str, Gate
 
 def _name_call(request: Request) -> str:
     return make_client_id(request.entity or "", request.call or "")
-
-
-def find_newest_work(call: HttpCall, entity: Entity) -> Work:
-    """Return the work on an entity's newest intent. Reads the loom."""
-    runtime = call.runtime
-    key = find_newest_key(runtime.loom.records(entity.id)) if runtime.loom.header(entity.id).lasting else None
-    return runtime.receipt(entity, key) if key else entity.work
 
 
 def may_reply(call: HttpCall, entity_id: str, key: str | None) -> bool:

@@ -27,7 +27,6 @@ from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
 from cantrip_actors.http.client_rounds import (
     Results,
     check_results,
-    find_newest_work,
     find_tools,
     find_waiting_calls,
     load,
@@ -68,7 +67,7 @@ from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.runtime.face.work import MailState
-from cantrip_actors.runtime.people.utterances import find_utterance, reply
+from cantrip_actors.runtime.people.utterances import find_newest_work, find_utterance, reply
 from cantrip_actors.terms.outcome import Outcome
 
 ENTITY: Final = "entity:"
@@ -324,7 +323,7 @@ async def reply_to_entity(call: HttpCall, entity: Entity, chat_input: ChatInput)
     if replied is None:
         outputs.close()
         return None
-    work = await call.read(partial(find_newest_work, call, entity))
+    work = await call.read(partial(find_newest_work, call.runtime, entity))
     return _Run(work, outputs, results={replied: chat_input.intent})
 
 

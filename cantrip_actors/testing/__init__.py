@@ -6,6 +6,8 @@ who are a script.
 `docs/testing.md` shows how to test an agent with them, and for every crash that Hypothesis thinks of.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from cantrip_actors.testing.crashes import Crash, Crashed, Process, Survived, every_crash_point, run_with_crashes
 from cantrip_actors.testing.mediums import BrokenLaw, MediumPrograms, check_medium
 from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
@@ -21,11 +23,15 @@ from cantrip_actors.testing.simulation import (
 )
 from supervisors.testing import Stuck, virtual
 
+if TYPE_CHECKING:
+    from cantrip_actors.testing.entity_machine import EntityMachine
+
 __all__ = [
     "BrokenLaw",
     "Crash",
     "Crashed",
     "Declined",
+    "EntityMachine",
     "InjectedFault",
     "MediumPrograms",
     "NotSimulated",
@@ -48,3 +54,11 @@ __all__ = [
     "virtual",
     "wild",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "EntityMachine":  # it needs Hypothesis
+        from cantrip_actors.testing.entity_machine import EntityMachine
+
+        return EntityMachine
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

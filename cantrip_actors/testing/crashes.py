@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 CodeMoment: TypeAlias = Literal["start", "inside", "end"]
 
-_COUNTED = ("append", "post", "replace_timers", "add_submission", "drop_submission")
+COUNTED_WRITES = ("append", "post", "replace_timers", "add_submission", "drop_submission")
 """The methods of a store that write records, mail, timers and submissions."""
 _OTHER = (
     *("claim", "renew", "release", "release_if_empty", "quarantine", "change_account", "join", "beat", "leave"),
@@ -130,7 +130,9 @@ class Process:
     @property
     def has_crashed(self) -> bool:
         """Whether the crash has come."""
-        return self._is_dead or (self._scope is not None and self._scope.cancel_called)
+        if self._is_dead or self._crash is None or self._crash.after is None or self._scope is None:
+            return self._is_dead
+        return self._scope.cancel_called
 
     def attach(self, runtime: Runtime) -> Runtime:
         """Make a runtime part of this process, and return it. It may be open already; then its next write counts.
@@ -178,7 +180,7 @@ class Process:
         return store
 
     def _watch(self, store: Store) -> None:
-        for name in (*_COUNTED, *_OTHER):
+        for name in (*COUNTED_WRITES, *_OTHER):
             if hasattr(store, name):  # only stores that processes share have nodes
                 setattr(store, name, self._guard(name, getattr(type(store), name).__get__(store)))
 
@@ -190,7 +192,7 @@ class Process:
             if self.has_crashed:
                 raise Crashed(_CRASHED)
             crash = None
-            if name in _COUNTED:
+            if name in COUNTED_WRITES:
                 self.writes += 1
                 self._points += [Crash(self.writes), Crash(self.writes, recorded=True)]
                 if self._crash is not None and self.writes == self._crash.write:
@@ -200,7 +202,7 @@ class Process:
             try:
                 result = write(*args, **named)
             except Postponed:  # nothing is written: the same write follows in a thread
-                if name in _COUNTED:
+                if name in COUNTED_WRITES:
                     self.writes -= 1
                     del self._points[-2:]
                 raise

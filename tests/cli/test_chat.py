@@ -41,6 +41,13 @@ class Clerk:
         emit(ItemDone("0", FinalMessage(text, "agent")))
         return text
 
+def interview(context):
+    said = [message.content for message in context if message.role == "assistant" and message.content]
+    if "Colour?" in said:
+        return {"tool_calls": [{"gate": "done", "args": {"answer": f"You like {context[-1].content}."}}]}
+    return "Colour?" if "Name?" in said else "Name?"
+
+talk = Cantrip(scripted(interview), circle=Circle(["done"], [max_turns(9)], medium="person"), name="talk")
 clerk = Cantrip(Clerk(), Call("Be brief."), Circle(["done", ask_first(pay)], [max_turns(5)]), name="clerk")
 '''
 
@@ -178,3 +185,35 @@ def test_a_chat_that_was_killed_continues_with_the_intent_that_it_had(terminal: 
     typing += [("slowly, milk.", ""), ("> ", "\x04")]
     again = terminal("chat", "clerk", "--backend", backend, typing=typing)
     assert again.code == 0
+
+
+@pytest.mark.rule("B-10")
+def test_an_utterance_is_replied_to_in_the_chat_and_in_another_process(terminal: Any, clerk: str) -> None:
+    typing = [("> ", "Go.\n"), ("Name?", ""), ("> ", "/undo\n"), ("not taken back", ""), ("> ", "\x04")]
+    assert terminal("chat", "clerks:talk", typing=typing).code == 0
+    typing = [
+        ("Name?", ""),
+        ("> ", "Anna\n"),
+        ("Colour?", ""),
+        ("> ", "blue\n"),
+        ("You like blue.", ""),
+        ("> ", "\x04"),
+    ]
+    again = terminal("chat", "talk", typing=typing)
+    assert again.code == 0
+    assert "answer:" not in again.text
+    assert again.text.count("Colour?") == 1
+
+
+@pytest.mark.rule("B-10")
+def test_a_conversation_is_stopped_while_it_waits_for_a_reply(terminal: Any, clerk: str) -> None:
+    typing = [
+        ("> ", "Go.\n"),
+        ("Name?", ""),
+        ("> ", "/stop\n"),
+        ("waits for your reply no longer", ""),
+        ("> ", "Again.\n"),
+        ("Colour?", ""),
+        ("> ", "\x04"),
+    ]
+    assert terminal("chat", "clerks:talk", typing=typing).code == 0

@@ -18,7 +18,9 @@ from cantrip_actors.stream.events import EntityEvent, RequestedEvent
 from cantrip_actors.terms.errors import AlreadyDecided, CantripError
 
 if TYPE_CHECKING:
+    from cantrip_actors.runtime.face.entity import Entity
     from cantrip_actors.runtime.face.runtime import Runtime
+    from cantrip_actors.runtime.face.work import Work
     from cantrip_actors.runtime.people.request import Request
 
 
@@ -102,6 +104,13 @@ async def _wait_for_utterance(runtime: Runtime, entity_id: str) -> Request:
 
 def _is_utterance(event: EntityEvent) -> bool:
     return isinstance(event, RequestedEvent) and event.is_utterance
+
+
+def find_newest_work(runtime: Runtime, entity: Entity) -> Work:
+    """Return the work on an entity's newest intent. Reads the loom."""
+    intents = runtime.loom.intents(entity.id) if runtime.loom.header(entity.id).lasting else ()
+    key = intents[-1].key if intents else None
+    return runtime.receipt(entity, key) if key else entity.work
 
 
 def find_last_reply(runtime: Runtime, entity_id: str) -> str | None:
