@@ -122,7 +122,9 @@ def test_the_command_sets_the_limits_of_the_service(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["serve"], ["mcp", "--http"]], ids=" ".join)
-def test_the_limits_of_a_service_are_options(command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_limits_of_a_service_are_options(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     served: list[ServiceSettings] = []
     recipe = tmp_path / "clerk.yaml"
     recipe.write_text('name: clerk\ncrystal: {scripted: ["Hello."]}\ncircle: {gates: [done], wards: [max_turns: 3]}\n')
