@@ -12,6 +12,15 @@ from cantrip_actors.testing.crashes import Crash, Crashed, Process, Survived, ev
 from cantrip_actors.testing.mediums import BrokenLaw, MediumPrograms, check_medium
 from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
 from cantrip_actors.testing.people import Declined, people
+from cantrip_actors.testing.simulation import (
+    InjectedFault,
+    NotSimulated,
+    Simulated,
+    SimulatedProcess,
+    SimulationFailed,
+    simulate,
+    unruly,
+)
 from supervisors.testing import Stuck, virtual
 
 if TYPE_CHECKING:
@@ -23,9 +32,14 @@ __all__ = [
     "Crashed",
     "Declined",
     "EntityMachine",
+    "InjectedFault",
     "MediumPrograms",
+    "NotSimulated",
     "Process",
     "RealQuery",
+    "Simulated",
+    "SimulatedProcess",
+    "SimulationFailed",
     "Stuck",
     "Survived",
     "check_medium",
@@ -35,6 +49,8 @@ __all__ = [
     "refuse_real_queries",
     "replace",
     "run_with_crashes",
+    "simulate",
+    "unruly",
     "virtual",
     "wild",
 ]
