@@ -149,7 +149,7 @@ class BrowserSession:
     async def _open_context(self, browser: Browser) -> BrowserContext:
         context = await browser.new_context(
             proxy={"server": self._proxy.url, "bypass": "<-loopback>"},
-            accept_downloads=self.settings.folder is not None,
+            accept_downloads=False,
             permissions=[],
             viewport={"width": 1280, "height": 800},
             reduced_motion="reduce",
