@@ -74,7 +74,7 @@ ROWS: dict[str, Row] = {
     ),
     "cantrip_actors.testing": _row(
         "terms user_code records machine loom crystal circle runtime cantrip_actors supervisors",
-        f"{COMMON} hypothesis trio",
+        f"{COMMON} hypothesis psycopg pytest trio",
     ),
     "cantrip_actors.cluster": _row("", "ray"),
     "cantrip_actors.cli": _row(
