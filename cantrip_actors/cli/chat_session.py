@@ -200,7 +200,7 @@ class ChatSession:
             self._terminal,
             self._url,
             keyboard=self._keyboard,
-            holds_conversation=True,
+            replies_itself=lambda request: request.is_utterance and request.entity == self._entity.id,
             task_status=task_status,
         )
 
@@ -324,7 +324,8 @@ class ChatSession:
         self._screen.write_line(f"· {usage.prompt_tokens:,} tokens in, {usage.completion_tokens:,} out{cost}")
 
     async def _waits_for_reply(self) -> bool:
-        return await self._runtime.read(partial(find_utterance, self._runtime, self._entity.id)) is not None
+        find = partial(find_utterance, self._runtime, self._entity.id, with_children=False)
+        return await self._runtime.read(find) is not None
 
     async def _undo(self) -> None:
         if await self._waits_for_reply():
@@ -351,7 +352,7 @@ class ChatSession:
                 return
             runtime, entity = self._runtime, self._entity
             if await runtime.read(partial(talks, runtime, entity.id)):
-                replied = await reply(runtime, entity.id, message, by=self._by, door=door())
+                replied = await reply(runtime, entity.id, message, by=self._by, door=door(), with_children=False)
                 if replied is None:
                     work = await entity.post(message, by=self._by)
                 else:
@@ -407,7 +408,7 @@ class ChatSession:
                         is_utterance = isinstance(event, RequestedEvent) and event.is_utterance
                         if is_utterance or isinstance(event, EpisodeEndedEvent | EntityEndedEvent):
                             break
-                episode = await rest(self._runtime, self._entity.id, wait)
+                episode = await rest(self._runtime, self._entity.id, wait, with_children=False)
         finally:
             self._is_working = False
         await self._screen.wait()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -98,13 +98,13 @@ async def attend(
     also: str = "",
     *,
     keyboard: Keyboard | None = None,
-    holds_conversation: bool = False,
+    replies_itself: Callable[[Request], bool] | None = None,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Ask about each request of an entity that this process runs, or print its id; until it is cancelled.
 
     `also` is the id of a request that belongs to the run and to no entity: its dispatch's. A `keyboard` that others
-    read, too, is read only while `terminal` is held. A caller that holds the conversation replies to utterances itself.
+    read, too, is read only while `terminal` is held. Requests that the caller `replies_itself` to are left out.
     """
     by = login()
     if keyboard is None and has_terminal():
@@ -119,7 +119,11 @@ async def attend(
             for request in runtime.requests():
                 entity = None if request.entity is None else runtime.get_entity(request.entity)
                 is_ours = request.id == also or (entity is not None and entity.loaded)
-                if _identify(request) in seen or not is_ours or (holds_conversation and request.is_utterance):
+                if (
+                    _identify(request) in seen
+                    or not is_ours
+                    or (replies_itself is not None and replies_itself(request))
+                ):
                     continue
                 seen.add(_identify(request))
                 if keyboard is None:

@@ -136,7 +136,8 @@ async def resume_ui(call: HttpCall) -> Response | JsonAnswer:
     work = await _get_newest_intent(call, entity)
 
     def look() -> ChatMessage | None:
-        if work.state not in ("waiting", "working") or find_utterance(call.runtime, entity.id) is not None:
+        utterance = find_utterance(call.runtime, entity.id, with_children=False)
+        if utterance is not None or work.state not in ("waiting", "working"):
             return None
         return _make_message(work, find_last_reply(call.runtime, entity.id))
 
@@ -282,9 +283,11 @@ async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: b
             entity = await _find_chat(call, chat)
         key: str | None = call.key or f"chat:{intent.key}"
         if await call.read(partial(may_reply, call, entity.id, key)):
-            if regenerates and await call.read(partial(find_utterance, runtime, entity.id)) is not None:
+            find = partial(find_utterance, runtime, entity.id, with_children=False)
+            if regenerates and await call.read(find) is not None:
                 raise Problem(409, "conflict", "a reply cannot be taken back: send another message")
-            replied = await reply(runtime, entity.id, intent.said, by=token.name, door=token.sender, key=key)
+            who = {"by": token.name, "door": token.sender}  # a chat does not show what children say
+            replied = await reply(runtime, entity.id, intent.said, **who, key=key, with_children=False)
             if replied is not None:
                 return _make_message(await _get_newest_intent(call, entity), replied)
         if regenerates:

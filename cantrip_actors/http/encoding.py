@@ -189,6 +189,8 @@ def _build_request(event: RequestedEvent, at: str) -> dict[str, Any]:
         "schema": event.schema,
         "asked_at": at,
         "expires_at": event.expires_at,
+        "is_utterance": event.is_utterance,
+        "to": event.to,
     }
 
 

@@ -79,6 +79,8 @@ class MediumPrograms:
     """Shows the variable `context`, which is 17."""
     flood: str
     """Prints, or else shows as its value, more than 5,000 characters."""
+    hog: str = ""
+    """Takes memory without end; empty if the medium does not bound the memory of its programs."""
     ends_always: bool = False
     """True if no program of the language can run for ever."""
 
@@ -119,10 +121,13 @@ class _Trial:
                 await self.in_thread(sandbox.close)
                 await self.in_thread(sandbox.close)
 
-    async def in_thread(self, work: Callable[[], T], interrupt: Callable[[], object] = lambda: None) -> T:
-        with anyio.move_on_after(self.limits.seconds + HANGS):
+    async def in_thread(
+        self, work: Callable[[], T], interrupt: Callable[[], object] = lambda: None, patience: float = 0.0
+    ) -> T:
+        most = self.limits.seconds + HANGS + patience
+        with anyio.move_on_after(most):
             return await run_in_thread(work, self.threads, interrupt=interrupt, grace=1.0)
-        self.expect(fits=False, expected="a step that ends", came=f"no end after {self.limits.seconds + HANGS:g} s")
+        self.expect(fits=False, expected="a step that ends", came=f"no end after {most:g} s")
         raise AssertionError
 
 
@@ -132,6 +137,8 @@ class _Box:
 
     trial: _Trial
     sandbox: Sandbox
+    patience: float = 0.0
+    """Seconds more that a step may take before the kit stops to wait."""
 
     async def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         return await self._step(lambda: self.sandbox.begin(code, variables))
@@ -161,7 +168,7 @@ class _Box:
         await self.trial.in_thread(lambda: self.sandbox.load(snapshot))
 
     async def _step(self, work: Callable[[], Stepped]) -> Stepped:
-        step = await self.trial.in_thread(work, self.sandbox.interrupt)
+        step = await self.trial.in_thread(work, self.sandbox.interrupt, self.patience)
         self.trial.expect(isinstance(step, Stepped), "Suspended, Finished, Raised or Exceeded", repr(step))
         return step
 
@@ -268,11 +275,13 @@ async def _keeps_snapshots(trial: _Trial) -> None:
 
 async def _replays(trial: _Trial) -> None:
     async with trial.open() as box, trial.open() as again:
+        calls, ends = [], []
         for each in (box, again):
             await each.begin(trial.programs.assign)
             step = await each.call(trial.programs.call, "search", {"query": "notes"})
-            await each.answer(step, "found 7341")
-            await each.check_kept("after the same programs ran with the same answers")
+            calls.append(step.args)
+            ends.append(render(await each.answer(step, "found 7341")))
+        trial.expect(calls[0] == calls[1] and ends[0] == ends[1], f"{calls[0]} and {ends[0]!r} again", (calls, ends))
 
 
 async def _bounds_time(trial: _Trial) -> None:
@@ -285,6 +294,18 @@ async def _bounds_time(trial: _Trial) -> None:
         took = time.monotonic() - began
         trial.expect(isinstance(step, Exceeded), f"Exceeded after {trial.limits.seconds:g} s", step)
         trial.expect(took < trial.limits.seconds + LATE, f"an end within {trial.limits.seconds:g} s", f"{took:.1f} s")
+        await box.check_kept("as before the turn that exceeded a limit")
+
+
+async def _bounds_memory(trial: _Trial) -> None:
+    if not trial.programs.hog:
+        return
+    async with trial.open(seconds=30.0) as box:
+        box.patience = 30.0
+        await box.begin(trial.programs.assign)
+        step = await box.begin(trial.programs.hog)
+        fits = isinstance(step, Exceeded) and "MiB of memory" in step.limit
+        trial.expect(fits, "Exceeded with '64 MiB of memory'", step)
         await box.check_kept("as before the turn that exceeded a limit")
 
 
@@ -343,15 +364,16 @@ LAWS: Final[Sequence[tuple[str, str, Law]]] = (
     ("CALL-3", "the capability text describes the gates", _describes_itself),
     ("CIRCLE-3", "a program waits for the gate that it calls", _waits_for_a_gate),
     ("CIRCLE-4", "a program sees what its gates return", _shows_results),
+    ("CIRCLE-7", "gate calls run in order, each after the answer to the one before", _keeps_order),
+    ("CIRCLE-9", "variables are kept from turn to turn, and are the entity's own", _keeps_variables),
     ("CIRCLE-5", "the entity sees the failures of gates and programs", _shows_errors),
     ("CIRCLE-6", "a program has only its gates, and so many calls", _enforces_gates),
-    ("CIRCLE-7", "gate calls run in order, each after the answer to the one before", _keeps_order),
     ("CIRCLE-8", "done takes the answer, and closes the gates", _ends_with_done),
-    ("CIRCLE-9", "variables are kept from turn to turn, and are the entity's own", _keeps_variables),
     ("context", "the context of an intent is a variable", _takes_the_context),
     ("snapshots", "a snapshot restores the sandbox, and others are refused", _keeps_snapshots),
     ("replay", "the same programs and answers lead to the same state", _replays),
     ("seconds", "a program that takes too long is ended, and its turn undone", _bounds_time),
+    ("memory", "a program that takes too much memory is ended, and its turn undone", _bounds_memory),
     ("output", "the output is bounded", _bounds_output),
     ("cancellation", "an interrupt ends the program, and its turn is undone", _can_be_interrupted),
     ("episode", "an entity acts in a circle with the medium, and a fork continues", _acts_in_a_circle),

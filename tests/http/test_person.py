@@ -13,7 +13,7 @@ from cantrip_actors.gates import person
 from cantrip_actors.wards import max_turns
 from tests.http.serving import ADMIN, Served, served
 from tests.pictures import PDF, data_url, png
-from tests.runtime.spells import done
+from tests.runtime.spells import done, say
 
 pytestmark = [
     pytest.mark.real_time,
@@ -127,6 +127,23 @@ async def test_a_client_of_anthropics_api_talks_with_an_entity() -> None:
                 model="entity:anna", max_tokens=99, messages=[{"role": "user", "content": text}]
             )
             assert (answer.content[0].text, answer.stop_reason) == (expected, "end_turn")
+
+
+async def test_a_client_replies_to_a_child_of_its_entity() -> None:
+    def child(context: Any) -> Any:
+        return done(context[-1].content) if any(one.role == "assistant" for one in context) else "Child: which?"
+
+    def parent(context: Any) -> Any:
+        last = context[-1]
+        return done(f"it said {last.content}") if last.role == "tool" else say("call_agent", intent="Ask.")
+
+    circle = Circle(["done", "call_agent"], [max_turns(9)], medium="person")
+    spell = Cantrip(scripted(parent, record=False), circle=circle, child_crystal=scripted(child), name="interview")
+    async with served([spell]) as on, client_of(on) as client:
+        await on.runtime.ensure("anna", spell)
+        for text, expected in (("Go.", "Child: which?"), ("this one", "it said this one")):
+            answer = await complete(client, "entity:anna", [{"role": "user", "content": text}], is_stream=False)
+            assert answer.choices[0].message.content == expected
 
 
 @pytest.mark.rule("B-11")

@@ -34,10 +34,18 @@ from importlib.resources import files
 from typing import Any, Final, TypeVar
 
 import wasmtime
-from wasmtime import _ffi as ffi
 
 from cantrip_actors.circle.javascript.cache import load_module
 from cantrip_actors.circle.javascript.memory import Difference, compute_difference
+from cantrip_actors.circle.javascript.private_interface import (
+    GuestCall,
+    GuestStore,
+    check_guest,
+    define_wait,
+    make_deadline,
+    make_i32,
+    set_fiber_size,
+)
 from cantrip_actors.circle.step import Limit, LimitExceeded
 from cantrip_actors.terms.bounds import BYTES
 
@@ -59,8 +67,6 @@ PAGE: Final = 4096
 """Bytes of a memory page: a change marks all of it as changed."""
 
 _PAGE: Final = 65536
-_CONTINUE: Final = 0
-_I32: Final = 0
 _EBADF: Final = 8
 
 _HOST_FUNCTIONS: Final = """(module
@@ -122,27 +128,12 @@ class _Halt:
         self.reason: Limit | None = None
         self.processor = self.clock = math.inf
         """When the guest's time is over: by its thread's CPU time, and by the clock."""
-        self.callback = _DEADLINE(self._check)
+        self.callback = make_deadline(self._must_stop)
 
-    def _check(self, _context: Any, _data: Any, delta: Any, kind: Any) -> int:
+    def _must_stop(self) -> bool:
         if time.thread_time() >= self.processor or time.monotonic() >= self.clock:
             self.reason = self.reason or "seconds"
-        if self.reason:
-            error = ffi.wasmtime_error_new(ctypes.create_string_buffer(b"halted"))
-            return ctypes.cast(error, ctypes.c_void_p).value or 0
-        delta[0] = 1
-        kind[0] = _CONTINUE
-        return 0
-
-
-_DEADLINE: Final = ctypes.CFUNCTYPE(
-    ctypes.c_size_t,
-    ctypes.POINTER(ffi.wasmtime_context_t),
-    ctypes.c_void_p,
-    ctypes.POINTER(ctypes.c_uint64),
-    ctypes.POINTER(ctypes.c_uint8),
-)
-_KEEP: Final = ctypes.cast(0, ctypes.CFUNCTYPE(None, ctypes.c_void_p))
+        return self.reason is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +145,8 @@ class _Compiled:
     glue: wasmtime.Module
     results: Mapping[str, int]
     """The number of results of each exported function."""
+    callbacks: Any
+    """Held as long as the linker, which calls them."""
 
     def instantiate(self, store: wasmtime.Store) -> Any:
         native = wasmtime.Instance(store, self.native, []).exports(store)
@@ -174,21 +167,6 @@ class _Compiled:
         return guest
 
 
-class _Store(wasmtime.Store):
-    """A store that ends its call in progress before it is closed, also when the garbage collector frees both."""
-
-    call: Any = None
-
-    def end_call(self) -> None:
-        call, self.call = self.call, None
-        if call is not None:
-            ffi.wasmtime_call_future_delete(call)
-
-    def close(self) -> None:
-        self.end_call()
-        super().close()
-
-
 class Guest:
     """One instance of the engine. Not thread-safe, except `halt`; it may move between threads when it is not polled.
 
@@ -204,19 +182,15 @@ class Guest:
         self._answer: bytes | None = None
         self._result = 0
         """The address to which the result of `wait` is written."""
-        self._store = _Store(compiled.engine)
+        self._store = GuestStore(compiled.engine)
         self._store.set_limits(memory_size=memory)
-        ffi.wasmtime_store_epoch_deadline_callback(self._store.ptr(), self._halt.callback, None, _KEEP)
-        self._store.set_epoch_deadline(1)
+        self._store.set_deadline(self._halt.callback)
         exports = compiled.instantiate(self._store)
-        # Asynchronous calls have no public interface in wasmtime-py. This uses the private one; pyproject.toml bounds
-        # the version.
-        self._context = self._store._context()  # noqa: SLF001
         self._functions: dict[str, tuple[Any, int]] = {}
         """The exported functions, each with its number of results."""
         for name, export in exports.items():
             if isinstance(export, wasmtime.Func):
-                self._functions[str(name)] = export._func, compiled.results[str(name)]  # noqa: SLF001
+                self._functions[str(name)] = self._store.get_function(export), compiled.results[str(name)]
         linear, pointer = exports["memory"], exports["__stack_pointer"]
         assert isinstance(linear, wasmtime.Memory)
         assert isinstance(pointer, wasmtime.Global)
@@ -267,33 +241,25 @@ class Guest:
         Raises LimitExceeded for a trap or a halt, and any exception of `host`.
         """
         function, count = self._functions[name]
-        cells = (ffi.wasmtime_val_t * max(len(args), 1))()
-        for index, value in enumerate(args):
-            cells[index] = _i32(value)
-        result = (ffi.wasmtime_val_t * 1)()
-        trap, error = ctypes.POINTER(ffi.wasm_trap_t)(), ctypes.POINTER(ffi.wasmtime_error_t)()
-        results = ctypes.byref(trap), ctypes.byref(error)
-        self._store.call = ffi.wasmtime_func_call_async(
-            self._context, ctypes.byref(function), cells, len(args), result, count, *results
-        )
+        call = GuestCall(self._store, function, count, args)
         try:
-            while not self._poll():
+            while not self._poll(call):
                 self._answer = (yield).encode("utf-8", "replace")
         finally:
             self._store.end_call()
-        if error or trap:
-            problem = _take_problem(error, trap)
+        problem = call.take_problem()
+        if problem is not None:
             if self._failure is not None:
                 failure, self._failure = self._failure, None
                 raise failure
             raise LimitExceeded(self._halt.reason or _find_limit(problem))
-        return int(result[0].of.i32)
+        return call.result
 
-    def _poll(self) -> bool:
+    def _poll(self, call: GuestCall) -> bool:
         before = getattr(_entered, "guest", None)
         _entered.guest = self
         try:
-            return bool(ffi.wasmtime_call_future_poll(self._store.call))
+            return call.poll()
         finally:
             _entered.guest = before
 
@@ -456,7 +422,7 @@ class Guest:
         """Return whether the call of `wait` can return. If so, writes its result, -1 for a halted guest."""
         if self._answer is None:
             return False
-        answer = _i32(-1 if self._halt.reason else len(self._answer))
+        answer = make_i32(-1 if self._halt.reason else len(self._answer))
         ctypes.memmove(self._result, ctypes.byref(answer), ctypes.sizeof(answer))
         return True
 
@@ -466,12 +432,6 @@ class Guest:
             self.write(self._answer, pointer)
         else:
             self.halt("memory")
-
-
-def _i32(number: int) -> Any:
-    value: Any = ffi.wasmtime_val_t(kind=_I32)
-    value.of.i32 = number
-    return value
 
 
 def complete(work: GuestWork[T]) -> T:
@@ -485,17 +445,12 @@ def complete(work: GuestWork[T]) -> T:
     raise LimitExceeded("crash")
 
 
-@ffi.wasmtime_func_async_callback_t  # type: ignore[untyped-decorator]
-def _wait(
-    _env: Any, _caller: Any, args: Any, _count: int, results: Any, _result_count: int, _trap: Any, then: Any
-) -> None:
+def _receive(pointer: int, length: int, result: int) -> None:
     guest: Guest = _entered.guest
-    guest.receive(args[0].of.i32, args[1].of.i32, ctypes.addressof(results.contents))
-    then[0].callback = _is_answered
+    guest.receive(pointer, length, result)
 
 
-@ffi.wasmtime_func_async_continuation_callback_t  # type: ignore[untyped-decorator]
-def _is_answered(_env: Any) -> bool:
+def _is_answered() -> bool:
     guest: Guest = _entered.guest
     return guest.is_answered()
 
@@ -532,7 +487,7 @@ def _compile() -> _Compiled:
     settings = wasmtime.Config()
     settings.epoch_interruption = True
     settings.max_wasm_stack = STACK
-    ffi.wasmtime_config_async_stack_size_set(settings.ptr(), FIBER)
+    set_fiber_size(settings, FIBER)
     engine = wasmtime.Engine(settings)
     linker = wasmtime.Linker(engine)
     i32, i64 = wasmtime.ValType.i32, wasmtime.ValType.i64
@@ -544,28 +499,13 @@ def _compile() -> _Compiled:
     ):
         linker.define_func(module, name, wasmtime.FuncType(parameters, [i32()]), function)
     linker.define_func("host", "take", wasmtime.FuncType([i32()], []), _take)
-    waits = wasmtime.FuncType([i32()] * 2, [i32()])
-    error = ffi.wasmtime_linker_define_async_func(
-        linker.ptr(), *_encode_name("host"), *_encode_name("wait"), waits.ptr(), _wait, None, _KEEP
-    )
-    if error:
-        raise wasmtime.WasmtimeError._from_ptr(error)  # noqa: SLF001
+    callbacks = define_wait(linker, _receive, _is_answered)
     guest = load_module(engine, _read_wasm(), f"stack {STACK}")
     results = {
         export.name: len(export.type.results) for export in guest.exports if isinstance(export.type, wasmtime.FuncType)
     }
     native, glue = wasmtime.Module(engine, _HOST_FUNCTIONS), wasmtime.Module(engine, _GLUE)
-    return _Compiled(engine, guest, linker, native, glue, results)
-
-
-def _encode_name(name: str) -> tuple[Any, int]:
-    return ctypes.create_string_buffer(name.encode()), len(name)
-
-
-def _take_problem(error: Any, trap: Any) -> str:
-    """Return the text of an error or a trap, and free it."""
-    problem = wasmtime.WasmtimeError._from_ptr(error) if error else wasmtime.Trap._from_ptr(trap)  # noqa: SLF001
-    return str(problem)
+    return _Compiled(engine, guest, linker, native, glue, results, callbacks)
 
 
 def _find_limit(trap: str) -> Limit:
@@ -616,8 +556,13 @@ class Pristine:
 
 
 def compute_identity() -> str:
-    """Return the engine's name, with a digest of all that a snapshot depends on: wasm and prelude. Compiles nothing."""
-    return f"quickjs-{hashlib.sha256(_read_wasm() + _read_prelude().encode()).hexdigest()[:32]}"
+    """Return the engine's name, with a digest of all that a snapshot depends on: wasm and prelude.
+
+    Raises InvalidCantrip if the guest has other exports than this package was written for.
+    """
+    wasm = _read_wasm()
+    check_guest(wasm)
+    return f"quickjs-{hashlib.sha256(wasm + _read_prelude().encode()).hexdigest()[:32]}"
 
 
 def _read_wasm() -> bytes:

@@ -5,6 +5,7 @@ program runs in the thread that makes a step, on a stack of its own; when it cal
 the step returns. Any thread may make the next step. The other files:
 
 - `engine.py`: QuickJS in WebAssembly, its imports, and how it is stopped
+- `private_interface.py`: the parts of the engine that it does not publish, compared with those of the installed version
 - `prelude.js`: the code that every sandbox runs before the entity's first line
 - `source.py`: the change to a program's text that keeps its variables for later turns
 - `gates.py`: gates as functions, and the text about them for the entity

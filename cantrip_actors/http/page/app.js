@@ -185,7 +185,7 @@ async function listEntities(cursor) {
 
 // News for screen readers: at most once a second, and never what streams.
 let news = [];
-model.onRequest = (one) => news.push(`${one.kind === "question" ? "A question" : one.kind === "deferred" ? `A call of ${plain(one.gate)} without its result` : `Approval of ${plain(one.gate)}`} from ${title(model.entities.get(one.entity) ?? {})}`);
+model.onRequest = (one) => news.push(`${one.is_utterance ? "A message" : one.kind === "question" ? "A question" : one.kind === "deferred" ? `A call of ${plain(one.gate)} without its result` : `Approval of ${plain(one.gate)}`} from ${title(model.entities.get(one.entity) ?? {})}`);
 function announce() {
   if (!news.length) return;
   setText($("news"), news.length === 1 ? news[0] : `${news.length} new requests`);

@@ -1,8 +1,9 @@
 // A request to a person: what it is about, and the form that decides it. The pane of requests and the timeline both show it.
 
+import { attachButton, attached } from "./attach.js";
 import { asText, button, h, plain, setText, values, write } from "./dom.js";
 
-export const nameOf = (one) => (one.kind === "question" ? "Question" : one.kind === "deferred" ? `Result of ${plain(one.gate)}` : `Approve ${plain(one.gate)}?`);
+export const nameOf = (one) => (one.is_utterance ? "Reply" : one.kind === "question" ? "Question" : one.kind === "deferred" ? `Result of ${plain(one.gate)}` : `Approve ${plain(one.gate)}?`);
 
 // Append a request to its card. `can` says what the token allows, `act.decide` sends the decision.
 export function askPerson(card, one, { can, act }) {
@@ -16,9 +17,12 @@ export function askPerson(card, one, { can, act }) {
 }
 
 function answerForm(one, send) {
-  const answer = h("textarea", { rows: "2", "aria-label": "Your answer", placeholder: "Your answer" });
-  return h("form", { onsubmit: (event) => { event.preventDefault(); send({ answer: parsed(answer.value, one.schema) }); } }, answer,
-    h("div", { class: "row2" }, h("button", { class: "main" }, "Answer"), button({ onclick: () => send({ decision: "deny" }) }, "Decline")));
+  const word = one.is_utterance ? "reply" : "answer", files = one.is_utterance ? attachButton() : null;
+  const answer = h("textarea", { rows: "2", "aria-label": `Your ${word}`, placeholder: `Your ${word}` });
+  const form = h("form", { onsubmit: async (event) => { event.preventDefault(); send({ answer: parsed(answer.value, one.schema), ...(files ? await attached(files.files()) : {}) }); } }, answer,
+    h("div", { class: "row2" }, files ? files.node : "", h("button", { class: "main" }, one.is_utterance ? "Reply" : "Answer"), button({ onclick: () => send({ decision: "deny" }) }, "Decline")));
+  if (one.is_utterance) answer.addEventListener("keydown", (event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); } });
+  return form;
 }
 
 function resultForm(send) {

@@ -204,7 +204,7 @@ export class Timeline {
   // A request that is open can be decided here, too; afterwards its arguments stay.
   #request(data, line) {
     const gate = () => write(h("code", null), data.gate), isQuestion = data.kind === "question";
-    const heading = isQuestion ? "asks a person" : data.kind === "deferred" ? ["waits for the result of ", gate()] : ["asks before ", gate()];
+    const heading = data.is_utterance ? `says to ${data.to ? plain(data.to) : "a person"}` : isQuestion ? "asks a person" : data.kind === "deferred" ? ["waits for the result of ", gate()] : ["asks before ", gate()];
     if (!this.model.requests.has(data.id)) return line("hand", "ask", heading, [data.text ? write(h("p", { class: "dim", dir: "auto" }), data.text) : "", isQuestion ? "" : values(data.args)], data.asked_at);
     const card = h("article", { class: "card ask", tabindex: "-1", "aria-label": nameOf(data) },
       h("p", { class: "say" }, data.kind === "approval" ? "asks a person first" : heading, time(Date.parse(data.asked_at))));

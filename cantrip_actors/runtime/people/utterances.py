@@ -35,19 +35,27 @@ def talks(runtime: Runtime, entity_id: str) -> bool:
     return runtime.loom.header_in_force(entity_id).circle.get("medium") == "person"
 
 
-def find_utterance(runtime: Runtime, entity_id: str) -> Request | None:
+def find_utterance(runtime: Runtime, entity_id: str, *, with_children: bool = True) -> Request | None:
     """Return the oldest utterance of an entity, or of those below it, that waits for a reply. Reads the loom.
 
     Raises LoomError.
     """
     if not talks(runtime, entity_id):  # then no child does
         return None
-    waiting = [request for below in runtime.loom.subtree(entity_id) for request in runtime.requests(entity=below)]
+    asking = runtime.loom.subtree(entity_id) if with_children else [entity_id]
+    waiting = [request for below in asking for request in runtime.requests(entity=below)]
     return min((one for one in waiting if one.is_utterance), key=lambda request: request.asked_at, default=None)
 
 
 async def reply(
-    runtime: Runtime, entity_id: str, message: Any, *, by: str, door: str = "", key: str | None = None
+    runtime: Runtime,
+    entity_id: str,
+    message: Any,
+    *,
+    by: str,
+    door: str = "",
+    key: str | None = None,
+    with_children: bool = True,
 ) -> str | None:
     """Give a message to an entity as the reply to the utterance that waits for one; return the id of the request.
 
@@ -62,7 +70,8 @@ async def reply(
             pass
         else:
             return before
-    while (request := await runtime.read(lambda: find_utterance(runtime, entity_id))) is not None:
+    find = partial(find_utterance, runtime, entity_id, with_children=with_children)
+    while (request := await runtime.read(find)) is not None:
         try:
             await runtime.decide(request.id, answer=message, by=by, door=door, key=key)
         except AlreadyDecided:  # another door was faster; it may wait for the next reply by now
@@ -71,7 +80,9 @@ async def reply(
     return None
 
 
-async def rest(runtime: Runtime, entity_id: str, episode: Callable[[], Awaitable[T]]) -> T | Request:
+async def rest(
+    runtime: Runtime, entity_id: str, episode: Callable[[], Awaitable[T]], *, with_children: bool = True
+) -> T | Request:
     """Return what `episode` returns; or first an utterance that waits for a reply. Raises the error of the episode."""
     if not await runtime.read(partial(talks, runtime, entity_id)):
         return await episode()
@@ -79,7 +90,8 @@ async def rest(runtime: Runtime, entity_id: str, episode: Callable[[], Awaitable
     failed: CantripError | None = None
 
     async def watch() -> None:
-        reached.append(await _wait_for_utterance(runtime, entity_id))
+        find = partial(find_utterance, runtime, entity_id, with_children=with_children)
+        reached.append(await _wait_for_utterance(runtime, find))
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
@@ -94,9 +106,9 @@ async def rest(runtime: Runtime, entity_id: str, episode: Callable[[], Awaitable
     return reached[0]
 
 
-async def _wait_for_utterance(runtime: Runtime, entity_id: str) -> Request:
+async def _wait_for_utterance(runtime: Runtime, find: Callable[[], Request | None]) -> Request:
     with closing(runtime.events(_is_utterance)) as news:
-        while (request := await runtime.read(partial(find_utterance, runtime, entity_id))) is None:
+        while (request := await runtime.read(find)) is None:
             with anyio.move_on_after(LOOK):
                 await anext(news)
     return request

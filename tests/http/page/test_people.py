@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from cantrip_actors import Cantrip, Circle, scripted
+from cantrip_actors.gates import person
 from cantrip_actors.wards import max_turns
 from tests.http.browser import Live, live
 from tests.http.page.pages import IN_CHROMIUM, OPERATOR, call, cast, decisions, opened, search, show, story, until
 from tests.http.serving import ECHO
 from tests.pictures import png
+from tests.runtime.spells import done
 
 pytestmark = IN_CHROMIUM
 
@@ -133,3 +135,29 @@ def test_the_spending_of_each_period_is_shown(chrome: Any, service: Live) -> Non
         page.select_option("#dialog select", "intent")
         page.wait_for_selector('#dialog tbody tr:nth-child(3) td:text-is("10")')
         assert page.inner_text("#dialog tfoot").split() == ["all", "30"]
+
+
+@pytest.mark.rule("B-10", "B-11")
+def test_an_utterance_is_replied_to_in_the_timeline_with_a_file(chrome: Any, tmp_path: Path) -> None:
+    def answer(context: Any) -> Any:
+        if context[-1].content.startswith("admin: "):
+            return done(f"{len(context[-1].images)} image of {context[-1].content}")
+        return {"content": "@anna: A picture of you, please."}
+
+    picture = tmp_path / "me.png"
+    picture.write_bytes(png())
+    circle = Circle(["done", person.with_(to=["anna", "ben"])], [max_turns(5)], medium="person")
+    with (
+        live([Cantrip(scripted(answer), circle=circle, name="talk")]) as service,
+        opened(chrome, url=service.link()) as page,
+    ):
+        entity = cast(service, "talk", "Go.")
+        show(page, entity)
+        card = page.locator("#main .step.ask .card.ask")
+        card.wait_for()
+        assert "says to anna" in card.inner_text()
+        card.locator("input[type=file]").set_input_files(str(picture))
+        card.locator("textarea").fill("Here.")
+        card.locator("textarea").press("Enter")
+        page.wait_for_selector('#main .step:has-text("1 image of admin: Here.")')
+        assert decisions(service, entity) == [("answer", "admin", "")]
