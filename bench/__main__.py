@@ -27,6 +27,7 @@ COMMANDS = {
     "suspended": ("bench.suspended", "the memory of entities whose programs wait for children"),
     "entities": ("bench.entities", "the cost of a million unloaded entities, and of loading one"),
     "redact": ("bench.redact", "the cost of redacting clean text, compared with another commit"),
+    "simulate": ("bench.simulate", "simulated minutes of an entity of 20 turns with three children, per second of CPU"),
     "cluster": ("bench.cluster", "nodes on Postgres: sends, takeovers, hand-overs, schedules, scaling"),
     "actors": ("bench.actors", "the cost of messages, calls, starts and restarts of actors"),
 }

@@ -108,6 +108,16 @@ BOUNDARIES: tuple[Boundary, ...] = (
     Boundary("cantrip_actors/own_files/modes.py", "_warn", "the same, in a module that may not import the library"),
     Boundary("cantrip_actors/testing/crashes.py", "Process._live", "what a crashed process raises is lost with it"),
     Boundary(
+        "cantrip_actors/testing/simulation/world.py",
+        "SimulatedWorld._live",
+        "what a scenario raises is the outcome of its simulation",
+    ),
+    Boundary(
+        "cantrip_actors/testing/simulation/world.py",
+        "SimulatedWorld._read_loom",
+        "what a check of the loom raises is the outcome of its simulation",
+    ),
+    Boundary(
         "cantrip_actors/testing/restarted_process.py",
         "_ProcessCall.do",
         "what a step of a test raises is for the test, and does not end the process",

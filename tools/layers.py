@@ -73,8 +73,8 @@ ROWS: dict[str, Row] = {
         f"{COMMON} msgspec opentelemetry starlette uuid_utils",
     ),
     "cantrip_actors.testing": _row(
-        "terms user_code records machine loom crystal circle runtime cantrip_actors supervisors",
-        f"{COMMON} hypothesis psycopg pytest trio",
+        "terms user_code redact records machine loom crystal circle runtime cantrip_actors supervisors",
+        f"{COMMON} hypothesis psycopg pytest trio uuid_utils",
     ),
     "cantrip_actors.cluster": _row("", "ray"),
     "cantrip_actors.cli": _row(
@@ -95,7 +95,7 @@ ROWS: dict[str, Row] = {
     ),
     FACE: _row("terms records machine stream loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these import what a user imports.
-    "bench": _row("cantrip_actors agentic dispatch http observe redact supervisors", None),
+    "bench": _row("cantrip_actors agentic dispatch http observe redact testing supervisors", None),
     # The bench measures a chunk together with the code that frames it.
     "bench.crystals": _row("cantrip_actors crystal", None),
     # The bench reads each kind of stream as its clients do, and its crystal streams.

@@ -93,6 +93,16 @@ MaxCostPerDay = Annotated[
         help="Refuse new work once the entities of the loom have cost that today (in UTC).",
     ),
 ]
+MaxBody = Annotated[
+    int, typer.Option("--max-body", min=1, metavar="MIB", help="The largest body of a request; files are in it.")
+]
+RequestsPerMinute = Annotated[
+    float | None,
+    typer.Option("--requests-per-minute", min=1, help="Requests a minute for each token; left out: 3000."),
+]
+MaxStreams = Annotated[
+    int, typer.Option("--max-streams", min=1, help="Streams that each token may have open at a time.")
+]
 Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
 ContextOption = Annotated[
     str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")

@@ -14,7 +14,10 @@ from cantrip_actors.cli.command import (
     FirstCommand,
     IfUnattended,
     Loop,
+    MaxBody,
     MaxCostPerDay,
+    MaxStreams,
+    RequestsPerMinute,
     UnattendedMode,
     Url,
     examples,
@@ -59,11 +62,16 @@ def serve(
         list[str] | None,
         typer.Option("--host", metavar="NAME", help="With --http: a further name of this service; repeat for more."),
     ] = None,
+    max_body: MaxBody = 1,
+    requests_per_minute: RequestsPerMinute = None,
+    max_streams: MaxStreams = 32,
     max_cost_per_day: MaxCostPerDay = None,
     unattended: IfUnattended = UnattendedMode.wait,
     backend: Loop = Backend.asyncio,
 ) -> None:
     """Offer each cantrip as a tool of an MCP server, until the client goes or a signal comes.
+
+    The limits of bodies, requests and streams are those of --http.
 
     Entities of these cantrips that a crash interrupted are resumed, and so are their tasks.
     """
@@ -84,7 +92,7 @@ def serve(
         cantrips = load_cantrips(loom, recipes or (), are_chosen=True)
         options: dict[str, Any] = {"recover": "resume", "unattended": unattended.value, "seal_key": seal_key()}
         if streams is None:
-            from cantrip_actors.cli.serve import show_mcp
+            from cantrip_actors.cli.serve import make_limits, show_mcp
 
             package = import_extra("cantrip_actors.http", "serve", "cantrip mcp --http")
             settings = package.ServiceSettings(
@@ -96,6 +104,7 @@ def serve(
                 hosts=tuple(host or ()),
                 page=False,
                 only_mcp=True,
+                limits=make_limits(max_body, requests_per_minute, max_streams),
                 max_cost_per_day=max_cost_per_day,
                 runtime=options,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,10 @@ from cantrip_actors.cli.command import (
     FirstCommand,
     IfUnattended,
     Loop,
+    MaxBody,
     MaxCostPerDay,
+    MaxStreams,
+    RequestsPerMinute,
     UnattendedMode,
     Url,
     examples,
@@ -24,8 +27,10 @@ from cantrip_actors.cli.command import (
 )
 from cantrip_actors.cli.logs import configure_logs
 
-TOKENS = Path(".cantrip/tokens.toml")
+if TYPE_CHECKING:
+    from cantrip_actors.http import ServiceLimits
 
+TOKENS = Path(".cantrip/tokens.toml")
 
 app = typer.Typer(
     name="serve",
@@ -79,16 +84,9 @@ def run(
     grace: Annotated[
         float, typer.Option("--grace", min=0, help="Seconds for episodes under way at a shutdown.")
     ] = 30.0,
-    max_body: Annotated[
-        int, typer.Option("--max-body", min=1, metavar="MIB", help="The largest body of a request; files are in it.")
-    ] = 1,
-    requests_per_minute: Annotated[
-        float | None,
-        typer.Option("--requests-per-minute", min=1, help="Requests a minute for each token; left out: 3000."),
-    ] = None,
-    max_streams: Annotated[
-        int, typer.Option("--max-streams", min=1, help="Streams that each token may have open at a time.")
-    ] = 32,
+    max_body: MaxBody = 1,
+    requests_per_minute: RequestsPerMinute = None,
+    max_streams: MaxStreams = 32,
     webhooks: Annotated[
         Path | None, typer.Option("--webhooks", metavar="FILE", help="Send events there: a file in TOML.")
     ] = None,
@@ -122,9 +120,7 @@ def run(
 
         configure_logs(whole=True)
         http = import_extra("cantrip_actors.http", "serve", "cantrip serve")
-        limits = http.ServiceLimits(body=max_body << 20, streams=max_streams)
-        if requests_per_minute is not None:
-            limits = limits.with_requests_per_minute(requests_per_minute)
+        limits = make_limits(max_body, requests_per_minute, max_streams)
         settings = http.ServiceSettings(
             loom=loom,
             cantrips=tuple(load_cantrips(loom, recipes or (), are_chosen=True)),
@@ -151,6 +147,14 @@ def run(
             },
         )
         anyio.run(partial(http.serve, settings, _show), backend=backend.value)
+
+
+def make_limits(max_body: int, requests_per_minute: float | None, max_streams: int) -> ServiceLimits:
+    """Return the limits of a service that its options name; `max_body` is in MiB."""
+    from cantrip_actors.http import ServiceLimits
+
+    limits = ServiceLimits(body=max_body << 20, streams=max_streams)
+    return limits if requests_per_minute is None else limits.with_requests_per_minute(requests_per_minute)
 
 
 def show_mcp(ready: Any) -> None:

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from cantrip_actors.testing.mediums import BrokenLaw, MediumPrograms, check_medium
     from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
     from cantrip_actors.testing.people import Declined, people
+    from cantrip_actors.testing.simulation import (
+        InjectedFault,
+        NotSimulated,
+        Simulated,
+        SimulatedProcess,
+        SimulationFailed,
+        simulate,
+        unruly,
+    )
     from supervisors.testing import Stuck, virtual
 
 __all__ = [
@@ -26,9 +35,14 @@ __all__ = [
     "Crashed",
     "Declined",
     "EntityMachine",
+    "InjectedFault",
     "MediumPrograms",
+    "NotSimulated",
     "Process",
     "RealQuery",
+    "Simulated",
+    "SimulatedProcess",
+    "SimulationFailed",
     "Stuck",
     "Survived",
     "check_medium",
@@ -38,6 +52,8 @@ __all__ = [
     "refuse_real_queries",
     "replace",
     "run_with_crashes",
+    "simulate",
+    "unruly",
     "virtual",
     "wild",
 ]
@@ -51,6 +67,10 @@ _HOMES = {
     "cantrip_actors.testing.mediums": ("BrokenLaw", "MediumPrograms", "check_medium"),
     "cantrip_actors.testing.models": ("RealQuery", "obedient", "refuse_real_queries", "replace", "wild"),
     "cantrip_actors.testing.people": ("Declined", "people"),
+    "cantrip_actors.testing.simulation": (
+        *("InjectedFault", "NotSimulated", "Simulated", "SimulatedProcess", "SimulationFailed"),
+        *("simulate", "unruly"),
+    ),
     "supervisors.testing": ("Stuck", "virtual"),
 }
 """Where each public name lives."""

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, RateLimitError
+from typer.testing import CliRunner
 
-from cantrip_actors.http import InvalidTokens, ServiceLimits, Tokens
+from cantrip_actors.cli.app import app
+from cantrip_actors.http import InvalidTokens, ServiceLimits, ServiceSettings, Tokens
 from tests.http.serving import Served, open_stream, process, served, token
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-32")]
@@ -117,3 +119,22 @@ def test_the_command_sets_the_limits_of_the_service(tmp_path: Path) -> None:
         answers = [httpx.get(f"{on.url}/api/v1/cantrips", headers=on.headers) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [200, 200, 429]
     assert 20 < int(answers[2].headers["retry-after"]) <= 30
+
+
+@pytest.mark.parametrize("command", [["serve"], ["mcp", "--http"]], ids=" ".join)
+def test_the_limits_of_a_service_are_options(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    served: list[ServiceSettings] = []
+    recipe = tmp_path / "clerk.yaml"
+    recipe.write_text('name: clerk\ncrystal: {scripted: ["Hello."]}\ncircle: {gates: [done], wards: [max_turns: 3]}\n')
+
+    async def serve(settings: ServiceSettings, _show: Any) -> None:
+        served.append(settings)
+
+    monkeypatch.setattr("cantrip_actors.http.serve", serve)
+    options = ["--max-body", "20", "--requests-per-minute", "60", "--max-streams", "2", "--loom", "memory:"]
+    done = CliRunner().invoke(app, [command[0], str(recipe), *command[1:], *options])
+    assert done.exit_code == 0, done.output
+    limits = served[0].limits
+    assert (limits.body, limits.rate, limits.streams) == (20 << 20, 1.0, 2)
