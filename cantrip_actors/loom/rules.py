@@ -240,10 +240,9 @@ def plan(
             made.runs.append((tree, run))
         if token != tree.token and (token is not None or is_for_lease_holder(record)):
             raise Fenced.out(record.entity_id, tree.root, token, tree.token)
-        if kind in WITH_SNAPSHOT:
-            if record.snapshot is not None:  # type: ignore[union-attr]  # its type says so
-                add_snapshot(record.snapshot, blobs)  # type: ignore[union-attr]  # likewise
-        elif kind in WITH_IMAGES and record.images:  # type: ignore[union-attr]  # likewise
+        if kind in WITH_SNAPSHOT and record.snapshot is not None:  # type: ignore[union-attr]  # its type says so
+            add_snapshot(record.snapshot, blobs)  # type: ignore[union-attr]  # likewise
+        if kind in WITH_IMAGES and record.images:  # type: ignore[union-attr]  # likewise
             add_images(record.images, blobs)  # type: ignore[union-attr]  # likewise
         places.append(place)
         run.append(lines[at])

@@ -50,6 +50,7 @@ from cantrip_actors.records.records import (
     Steered,
     Undone,
     Utterance,
+    replace_snapshot,
 )
 from cantrip_actors.terms.errors import InvalidIntent
 from cantrip_actors.terms.image import add_handles, select_named
@@ -248,7 +249,8 @@ def _observe(plan: Plan, state: State, live: Transient, moment: Moment, event: O
         return []
     if gate is not None and gate.kind == "done" and not seen.is_error and live.seen is not None:
         seen = live.seen  # a remark is not part of the answer
-    return [finish(plan, state, live, moment, seen)]
+    finished = finish(plan, state, live, moment, seen)
+    return [finished if event.snapshot is None else replace_snapshot(finished, event.snapshot)]
 
 
 def _decide(plan: Plan, state: State, live: Transient, moment: Moment, event: Decide) -> list[Record]:

@@ -62,7 +62,7 @@ class Run(Action, frozen=True):
     If it `checks`, run only the steps before the gate and the condition of `ask_first`. A refusal is an error; the
     result says why a person has to decide, or is None. With `seen`, the observation of a gate that has no function, run
     only the steps after it. `inquired` is the gate's question to a person, with the answer; it may ask again: answer
-    with Inquired.
+    with Inquired. `resource` is the last snapshot of what the entity's gates hold open, for a circle that has not.
     """
 
     gate: Gate
@@ -72,6 +72,7 @@ class Run(Action, frozen=True):
     seen: Observation | None = None
     checks: bool = False
     inquired: Inquiry | None = None
+    resource: Snapshot | None = None
 
 
 class Contact(Action, frozen=True):

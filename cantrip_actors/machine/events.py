@@ -91,9 +91,10 @@ class Failed(NamedTuple):
 
 
 class Observed(Value, frozen=True, gc=False):
-    """The observation of the gate call that was carried out."""
+    """The observation of the gate call that was carried out; `snapshot` is the gate's resource as the call left it."""
 
     observation: Observation
+    snapshot: Snapshot | None = None
 
 
 class Questioned(NamedTuple):

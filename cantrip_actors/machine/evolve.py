@@ -310,6 +310,8 @@ def _finish_gate(shape: Shape, state: State, record: GateFinished) -> None:
         state.background.pop(child, None)
     if record.images:
         conversation.images = conversation.images.extend(record.images)
+    if record.snapshot is not None:
+        state.resource = make_reference(record.snapshot)
     if record.tool_call_id is None and turn.program is not None:
         _finish_program(shape, state, record, turn.program)
         return

@@ -399,6 +399,8 @@ class State(msgspec.Struct):
     """The children that work in the background, by their ids, the first one first."""
     undone: int = 0
     """How many of its intents were undone."""
+    resource: Snapshot | None = None
+    """The last snapshot of what its gates hold open, such as a browser."""
 
     @property
     def can_fold(self) -> bool:

@@ -376,7 +376,8 @@ class GateStarted(_Record, frozen=True, tag="gate_started"):
 class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
     """A gate's observation, written before the next gate starts or the turn is committed.
 
-    `children` are the background children whose answers are in it.
+    `children` are the background children whose answers are in it. `snapshot` is the resource of the gate, such as a
+    browser, as the call left it.
     """
 
     entity_id: str
@@ -391,6 +392,7 @@ class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
     duration_ms: float = 0.0
     attempts: int = 1
     children: tuple[str, ...] = ()
+    snapshot: Snapshot | None = None
 
     @classmethod
     def of(cls, entity_id: str, turn_id: str, seen: Observation, duration_ms: float = 0.0) -> GateFinished:
@@ -621,7 +623,7 @@ R = TypeVar("R", bound=Record)
 
 WITH_IMAGES = frozenset({Decided, GateFinished, IntentGiven, Steered, Utterance})
 """The kinds that have `images`."""
-WITH_SNAPSHOT = frozenset({Committed, GateStarted, Requested})
+WITH_SNAPSHOT = frozenset({Committed, GateFinished, GateStarted, Requested})
 """The kinds that have a `snapshot`."""
 
 

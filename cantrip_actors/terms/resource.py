@@ -12,14 +12,21 @@ from abc import ABC, abstractmethod
 class Resource(ABC):
     """A resource as its user describes it: a value that entities share, without state."""
 
+    form: str
+    """The name and the version of what `dump` returns; a snapshot of another one is not restored."""
+
     @abstractmethod
-    def bind(self) -> BoundResource:
-        """Return the resource for one entity."""
+    def bind(self, snapshot: bytes | None) -> BoundResource:
+        """Return the resource for one entity, with the state that a snapshot has."""
 
 
 class BoundResource(ABC):
     """A resource of one entity, with its state."""
 
     @abstractmethod
+    def dump(self) -> bytes | None:
+        """Return its state after the last call as bytes, for the loom; None if nothing has changed since the last."""
+
+    @abstractmethod
     async def close(self) -> None:
-        """Release all that it holds. It may be used again afterwards, and is then empty."""
+        """Release all that it holds. It may be used again afterwards, with the state of the last call."""

@@ -13,11 +13,19 @@ if TYPE_CHECKING:
 
 
 class EntityBrowser(BoundResource):
-    """The browser of one entity."""
+    """The browser of one entity, with the state of a snapshot."""
 
-    def __init__(self, settings: BrowserSettings) -> None:
+    def __init__(self, settings: BrowserSettings, snapshot: bytes | None) -> None:
         self.settings = settings
         self._session: BrowserSession | None = None
+        self._state = self._dumped = snapshot
+
+    def dump(self) -> bytes | None:
+        """Return the state after the last call; None if it is the one that was returned last."""
+        if self._state == self._dumped:
+            return None
+        self._dumped = self._state
+        return self._state
 
     async def perform(
         self, work: Callable[[BrowserSession], Awaitable[Any]], secrets: Mapping[str, str] | None = None
@@ -35,11 +43,14 @@ class EntityBrowser(BoundResource):
             await session.close()
             session = self._session = None
         if session is None:
-            session = self._session = await BrowserSession.open(self.settings)
-        return await session.perform(work, secrets)
+            session = self._session = await BrowserSession.open(self.settings, self._state)
+        try:
+            return await session.perform(work, secrets)
+        finally:
+            self._state = await session.read_state() or self._state
 
     async def close(self) -> None:
-        """Close the tabs. The next call opens an empty browser."""
+        """Close the tabs. The next call opens them again."""
         session, self._session = self._session, None
         if session is not None:
             from cantrip_actors.circle.browser.driver import run_in_driver

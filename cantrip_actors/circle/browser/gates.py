@@ -185,6 +185,7 @@ async def tabs(
 async def screenshot(
     browser: Injected[EntityBrowser],
     target: Annotated[str | None, Field(description="an element; left out: what the window shows")] = None,
+    secrets: SecretTexts = None,
 ) -> Image:
     """Get an image of the page."""
 
@@ -194,7 +195,7 @@ async def screenshot(
             return await page.screenshot(type="jpeg", quality=70)
         return await (await session.locate(target)).screenshot(type="jpeg", quality=70)
 
-    return Image(await browser.perform(work))
+    return Image(await browser.perform(work, secrets))
 
 
 GATES: Final = (goto, look, click, fill, press, select, back, tabs, screenshot)

@@ -22,12 +22,13 @@ class SharedBrowser(Resource):
     """The browser of a circle: its entities share a process, and each has tabs of its own."""
 
     settings: BrowserSettings
+    form: str = "browser 1"
 
-    def bind(self) -> BoundResource:
+    def bind(self, snapshot: bytes | None) -> BoundResource:
         """Return the browser of one entity. Nothing is started before its first call."""
         from cantrip_actors.circle.browser.entity_browser import EntityBrowser
 
-        return EntityBrowser(self.settings)
+        return EntityBrowser(self.settings, snapshot)
 
 
 def browser(
@@ -70,7 +71,4 @@ def browser(
 
     shared = SharedBrowser(settings)
     given = {} if secrets is None else {"secrets": secrets}
-    return [
-        one.with_(browser=shared, timeout=timeout + GRACE, **(given if "secrets" in one.injected else {}))
-        for one in GATES
-    ]
+    return [one.with_(browser=shared, timeout=timeout + GRACE, **given) for one in GATES]

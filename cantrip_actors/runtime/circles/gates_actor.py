@@ -17,8 +17,10 @@ from typing import Any, Final
 from cantrip_actors.circle.gate_call import ReportError, explain, report_failure, run_gate
 from cantrip_actors.circle.wrapped_call import run_wrapped
 from cantrip_actors.machine.actions import Run
+from cantrip_actors.machine.events import Inquired, Observed
 from cantrip_actors.records.records import Observation
 from cantrip_actors.runtime.circles.resources import Resources
+from cantrip_actors.runtime.circles.snapshots import Snapshots
 from cantrip_actors.runtime.events.context_variables import (
     ASKER,
     DOING,
@@ -38,7 +40,7 @@ class GatesActor(Actor):
     """Runs gates for one entity. `context_variables` returns those of the caller whose episode is under way.
 
     `report` is called with the exceptions of gates and of the steps around them. `working` is for the lines
-    that gates log. `fence` returns the fence of the entity's owner.
+    that gates log. `fence` returns the fence of the entity's owner. `snapshots` stores what gates hold open.
     """
 
     def __init__(
@@ -48,16 +50,17 @@ class GatesActor(Actor):
         report: ReportError | None = None,
         working: Working | None = None,
         fence: Callable[[], Fence] = lambda: NO_FENCE,
+        snapshots: Snapshots | None = None,
     ) -> None:
         self._entity_id = entity_id
         self._working = working
         self._context_variables = context_variables
         self._report = report
         self._fence = fence
-        self._resources = Resources()
+        self._resources = Resources(snapshots)
 
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # the signature of Actor
-        """Run a gate and return its observation, or its question to a person."""
+        """Run a gate and return its observation, with a snapshot of its resource, or its question to a person."""
         gate = message.gate
         ASKER.set(self._entity_id)  # this actor's own context, as each task has one
         with bind_variables(self._context_variables()):
@@ -71,8 +74,12 @@ class GatesActor(Actor):
             run = self._resources.lend(message) if gate.dependencies else message
             if gate.wrappers:
                 assert site is not None
-                return await run_wrapped(run, site, self._report)
-            return await run_gate(run.gate, message.call, message.args, site, self._report)
+                result = await run_wrapped(run, site, self._report)
+            else:
+                result = await run_gate(run.gate, message.call, message.args, site, self._report)
+            if run is message or message.checks or isinstance(result, Inquired):
+                return result
+            return Observed(result, await self._resources.save(run))
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
         """Close what the gates hold open."""

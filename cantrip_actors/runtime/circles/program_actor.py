@@ -74,7 +74,7 @@ class CircleActor(GatesActor):
         working: Working | None = None,
         fence: Callable[[], Fence] = lambda: NO_FENCE,
     ) -> None:
-        super().__init__(entity_id, context_variables, report, working, fence)
+        super().__init__(entity_id, context_variables, report, working, fence, snapshots)
         self._circle = circle
         self._snapshots = snapshots
         self._sandbox: Sandbox | None = None

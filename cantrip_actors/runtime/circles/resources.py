@@ -1,34 +1,68 @@
-"""The resources of one entity: what its gates hold open between calls, such as the tabs of a browser."""
+"""The resources of one entity: what its gates hold open between calls, such as the tabs of a browser.
+
+After each call the state of the gate's resource is a snapshot, which the record of the observation refers to. So an
+entity that is resumed or forked, here or on another node, begins with the state that its log describes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import Final
 
+import anyio.to_thread
 import msgspec
 
 from cantrip_actors.machine.actions import Run
+from cantrip_actors.records.blob import Snapshot
+from cantrip_actors.runtime.circles.snapshots import Account, Snapshots
 from cantrip_actors.terms.resource import BoundResource, Resource
+
+LARGEST: Final = 4_000_000
+"""Bytes of a resource's state that are stored."""
 
 
 class Resources:
     """Binds the resources among the dependencies of an entity's gates, each at its first use."""
 
-    def __init__(self) -> None:
+    def __init__(self, snapshots: Snapshots | None) -> None:
+        self._snapshots = snapshots
         self._bound: dict[Resource, BoundResource] = {}
 
     def lend(self, run: Run) -> Run:
         """Return the call with the entity's own resources among the dependencies of its gate."""
         gate = run.gate
-        own = {name: self._bind(value) for name, value in gate.dependencies.items() if isinstance(value, Resource)}
+        own = {
+            name: self._bind(value, run.resource)
+            for name, value in gate.dependencies.items()
+            if isinstance(value, Resource)
+        }
         if not own:
             return run
         return msgspec.structs.replace(run, gate=replace(gate, dependencies={**gate.dependencies, **own}))
 
-    def _bind(self, resource: Resource) -> BoundResource:
+    def _bind(self, resource: Resource, snapshot: Snapshot | None) -> BoundResource:
         bound = self._bound.get(resource)
         if bound is None:
-            bound = self._bound[resource] = resource.bind()
+            bound = self._bound[resource] = resource.bind(self._load(snapshot, resource.form))
         return bound
+
+    def _load(self, snapshot: Snapshot | None, form: str) -> bytes | None:
+        if snapshot is None or self._snapshots is None:
+            return None
+        content = self._snapshots.load(snapshot, form, "idle")
+        return None if content is None else content.image
+
+    async def save(self, run: Run) -> Snapshot | None:
+        """Return a snapshot of the resource that a gate has used; None if nothing has changed."""
+        snapshots = self._snapshots
+        if snapshots is None:
+            return None
+        for resource, bound in self._bound.items():
+            if bound in run.gate.dependencies.values() and (state := bound.dump()) is not None:
+                seal = partial(snapshots.seal, resource.form, "idle", state, "", Account(LARGEST))
+                return await anyio.to_thread.run_sync(seal)
+        return None
 
     async def close(self) -> None:
         """Close all of them."""

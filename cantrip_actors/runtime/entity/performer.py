@@ -380,14 +380,14 @@ class Performer:
             return Fence(root, core.living.tokens.get(root, 0))  # without a lease it is older than every token
 
         entity_id, variables, report = cell.entity_id, lambda: cell.context_variables, core.guard.report_failure
-        if not cell.plan.circle.has_programs:
-            return GatesActor(entity_id, variables, report, cell.working, fence)
         snapshots = self._environment.snapshots
+        if not cell.plan.circle.has_programs:
+            return GatesActor(entity_id, variables, report, cell.working, fence, snapshots)
         return CircleActor(cell.plan.circle, snapshots, entity_id, variables, report, cell.working, fence)
 
     async def _run_gate(self, action: Run) -> Event:
         result = await (self._run_with_sampling(action) if self._cell.crystal.samplers else self._call(action))
-        return result if isinstance(result, Inquired) else Observed(result)
+        return result if isinstance(result, Inquired | Observed) else Observed(result)
 
     async def _run_with_sampling(self, action: Run) -> Any:
         """Run a gate whose server may query a crystal meanwhile. Raises the error of an answer that is not recorded."""

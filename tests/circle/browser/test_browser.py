@@ -14,7 +14,7 @@ from cantrip_actors import Cantrip, Circle, Invocation, LethalTrifecta, Runtime,
 from cantrip_actors.gates import browser
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.wards import max_turns
-from tests.circle.browser.site import Site, browse, browsing, needs_browser
+from tests.circle.browser.site import Calls, Site, browse, browsing, needs_browser
 
 pytestmark = [pytest.mark.real_time, needs_browser]
 
@@ -181,10 +181,34 @@ async def test_the_tabs_of_an_entity_are_closed_when_it_ends(site: Site) -> None
     assert site.paths().count("/tick") == ticks
 
 
-@pytest.mark.rule("B-02")
-async def test_a_killed_browser_is_replaced_at_the_next_call(site: Site) -> None:
-    site.pages["/"] = SHOP
+STATE = """<title>State</title><form><input id=who name=who><input type=checkbox id=box>
+<input type=password id=word name=word></form>
+<p id=p></p><script>
+localStorage.visits = Number(localStorage.visits || 0) + 1; sessionStorage.tab = sessionStorage.tab || 'mine'
+p.textContent = [document.cookie, localStorage.visits, sessionStorage.tab].join(' ')</script>"""
 
+
+def fill_in(site: Site) -> Calls:
+    """Calls after which a browser has cookies, storage, two tabs and something written in fields."""
+    site.pages |= {"/": STATE, "/in": (200, {"set-cookie": "who=anna; path=/"}, "in"), "/other": "<p>the other tab"}
+    return [
+        ("goto", {"url": f"{site.url}/in"}),
+        ("goto", {"url": f"{site.url}/"}),
+        ("fill", {"target": "#who", "text": "Anna"}),
+        ("click", {"target": "#box"}),
+        ("fill", {"target": "#word", "secret": "shop"}),
+    ]
+
+
+def check_restored(looked: str) -> None:
+    assert 'textbox active = "Anna"' in looked or 'textbox = "Anna"' in looked
+    assert "checkbox checked" in looked
+    assert '"who=anna 2 mine"' in looked  # the page was loaded again, with its storage
+    assert "secret shop" not in looked
+
+
+@pytest.mark.rule("B-02", "B-04")
+async def test_a_killed_browser_comes_back_with_its_state(site: Site) -> None:
     @gate(blocking=True)
     def kill() -> str:
         """Kill the browser."""
@@ -192,16 +216,37 @@ async def test_a_killed_browser_is_replaced_at_the_next_call(site: Site) -> None
             os.kill(process, signal.SIGKILL)
         return "killed"
 
-    calls: list[tuple[str, dict[str, Any]]] = [
-        ("goto", {"url": f"{site.url}/"}),
-        ("kill", {}),
-        ("look", {}),
-        ("goto", {"url": f"{site.url}/"}),
-    ]
+    calls: Calls = [*fill_in(site), ("kill", {}), ("look", {}), ("look", {})]
+    cantrip = browsing(calls, [site.place], [kill], allow_private=True, secrets={"shop": "hunter2"})
     async with Runtime.open("memory:") as runtime:
-        cantrip = browsing(calls, [site.place], [kill], allow_private=True)
         episode = await runtime.cast(cantrip, "Kill it.")
-    assert 'heading "Shop"' in episode.thread[3].observation
+    crashed, looked = (turn.observation for turn in episode.thread[-3:-1])
+    assert "the browser was opened again" in crashed + looked
+    check_restored(looked)
+
+
+@pytest.mark.rule("B-04")
+async def test_an_entity_has_its_browser_again_in_another_runtime_and_in_a_fork(site: Site, tmp_path: Path) -> None:
+    calls: Calls = [*fill_in(site), ("done", {"answer": "filled in"}), ("look", {})]
+    cantrip = browsing(calls, [site.place], allow_private=True, secrets={"shop": "hunter2"})
+    url = f"sqlite:{tmp_path}/loom.db"
+    async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+        entity = await runtime.invoke(cantrip, "Fill in the form.", name="clerk")
+        before = await entity.episode()
+    async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+        entity = await runtime.ensure("clerk", cantrip)
+        await entity.send("Look again.")
+        looked = runtime.loom.turns(entity.id)[-2].observation
+        assert "[the browser was opened again" in looked
+        check_restored(looked)
+        fork = await runtime.fork(before.thread[3].id, intent="Look at it.", crystal=scripted(LOOK))
+        forked = next(turn for turn in fork.thread if turn.entity_id == fork.entity_id)
+        assert 'textbox = "Anna"' in forked.observation
+        assert "checkbox checked" in forked.observation
+    assert "hunter2" not in "".join(path.read_bytes().decode("latin-1") for path in tmp_path.iterdir())
+
+
+LOOK = [{"tool_calls": [{"gate": "look", "args": {}}]}, {"tool_calls": [{"gate": "done", "args": {"answer": "seen"}}]}]
 
 
 PROGRAM = """
