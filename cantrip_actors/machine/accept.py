@@ -331,7 +331,7 @@ def _call(plan: Plan, state: State, live: Transient, moment: Moment, event: Call
 def is_unknown(plan: Plan, state: State, call: ToolCall) -> bool:
     """Return whether the effect of a started call is unknown after a restart."""
     gate = plan.gates.get(call.gate)
-    is_safe = gate is not None and (gate.idempotent or gate.kind != "function")
+    is_safe = gate is not None and (gate.idempotent or gate.kind != "function" or gate.has_resource)
     return state.turn.running == call.id and state.turn.asked is None and not is_safe
 
 

@@ -63,6 +63,7 @@ class Run(Action, frozen=True):
     result says why a person has to decide, or is None. With `seen`, the observation of a gate that has no function, run
     only the steps after it. `inquired` is the gate's question to a person, with the answer; it may ask again: answer
     with Inquired. `resource` is the last snapshot of what the entity's gates hold open, for a circle that has not.
+    If its outcome `is_unknown` after a crash, the gate's resource is described in its place.
     """
 
     gate: Gate
@@ -73,6 +74,7 @@ class Run(Action, frozen=True):
     checks: bool = False
     inquired: Inquiry | None = None
     resource: Snapshot | None = None
+    is_unknown: bool = False
 
 
 class Contact(Action, frozen=True):

@@ -130,7 +130,9 @@ def _due_gate(
         if first is not None:
             return first
     if gate.kind == "function":
-        run = Run(gate, call, bound.args, make_turn_id(state, live), inquired=inquired, resource=state.resource)
+        unknown = turn.running == call.id and not gate.idempotent and gate.has_resource
+        this = make_turn_id(state, live)
+        run = Run(gate, call, bound.args, this, inquired=inquired, resource=state.resource, is_unknown=unknown)
         is_recorded = turn.running == call.id or not _needs_beginning(plan, gate)
         return run if is_recorded else Step([start(plan, state, live, call)], run)
     return _due_own_gate(plan, state, live, moment, gate, call, bound.args)

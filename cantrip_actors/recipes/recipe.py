@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors import Call, Cantrip, Circle, Folding, Gate, InvalidCantrip, Retry, ask_first, gate, scripted
+from cantrip_actors.circle.browser.shared_browser import browser
 from cantrip_actors.circle.medium import make_installed, make_medium
 from cantrip_actors.own_files.claims import claim_file, hold
 from cantrip_actors.recipes.document import Document, InvalidRecipe, RecipePath, read
@@ -66,6 +67,13 @@ _GATE_KINDS: Final = {
     "max_shown": int,
     "description": str,
     "risks": list,
+}
+_BROWSER_KINDS: Final = {
+    "allow": list,
+    "secrets": dict,
+    **dict.fromkeys(("allow_private", "sandbox"), bool),
+    **dict.fromkeys(("tabs", "timeout", "max_bytes", "memory"), int),
+    "executable": str,
 }
 _TERMS: Final = ("limits", "breaker", "hedge", "deadline")
 """The terms of any crystal; see `crystals.py`, which is imported only for a recipe that has one."""
@@ -247,11 +255,40 @@ class _RecipeReader(RecipeReader):
         return chosen
 
     def _gates(self, items: Sequence[Any], where: RecipePath) -> list[Gate | Wrap | ToolServer | None]:
-        return [
-            gate
-            for at, item in enumerate(items)
-            for gate in (BACKGROUND if item == "background" else [self._gate(item, (*where, at))])
-        ]
+        return [gate for at, item in enumerate(items) for gate in self._set_of_gates(item, (*where, at))]
+
+    def _set_of_gates(self, item: Any, where: RecipePath) -> Sequence[Gate | Wrap | ToolServer | None]:
+        """Return the gates that one item stands for."""
+        if item == "background":
+            return BACKGROUND
+        if isinstance(item, dict) and item.keys() == {"browser"}:
+            with self.at(where):
+                return self._browser(item["browser"], (*where, "browser"))
+            return []
+        return [self._gate(item, where)]
+
+    def _browser(self, settings: Any, where: RecipePath) -> list[Gate]:
+        """Return the gates of a browser. Its secrets are names of environment variables."""
+        if isinstance(settings, list):
+            settings = {"allow": settings}
+        if not isinstance(settings, dict) or "allow" not in settings:
+            expected = "browser: {allow: [docs.python.org], secrets: {shop: SHOP_PASSWORD}}"
+            raise InvalidCantrip(f"browser: expected hosts, as in {expected}, got {describe(settings)}")
+        parts = self.keep_typed(
+            self.keep_known(settings, tuple(_BROWSER_KINDS), where, "browser"), _BROWSER_KINDS, where
+        )
+        if "allow" not in parts:
+            return []
+        secrets = parts.pop("secrets", {})
+        missing = next(
+            (variable for variable in secrets.values() if not (isinstance(variable, str) and variable in os.environ)),
+            None,
+        )
+        if missing is not None:
+            raise InvalidCantrip(
+                f"browser: secrets: expected the name of an environment variable, got {describe(missing)}"
+            )
+        return browser(**parts, secrets={name: os.environ[variable] for name, variable in secrets.items()})
 
     def _answer(self, name: str) -> Any:
         """Return the type of the answers: `int`, or one of a module."""

@@ -27,6 +27,7 @@ from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, m
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import describe, shorten
 from cantrip_actors.terms.provided import PROVIDED
+from cantrip_actors.terms.resource import Resource
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.risk import Risk, read_risks
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Refused, Wrapper, check_expires, check_unattended
@@ -262,6 +263,11 @@ class Gate:
         return any(
             wrapper.pre or (wrapper.ask is not None and wrapper.ask.when is not None) for wrapper in self.wrappers
         )
+
+    @property
+    def has_resource(self) -> bool:
+        """True if it uses a resource, which describes itself after a crash in a call."""
+        return any(isinstance(value, Resource) for value in self.dependencies.values())
 
     @property
     def has_remarks(self) -> bool:

@@ -7,6 +7,8 @@ its place, and closes that when the entity is unloaded or ends. Nothing is opene
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
 
 
 class Resource(ABC):
@@ -22,6 +24,10 @@ class Resource(ABC):
 
 class BoundResource(ABC):
     """A resource of one entity, with its state."""
+
+    @abstractmethod
+    async def describe(self, dependencies: Mapping[str, Any]) -> str:
+        """Return what it shows now, for a gate with these dependencies whose outcome is unknown after a crash."""
 
     @abstractmethod
     def dump(self) -> bytes | None:

@@ -6,25 +6,28 @@ who are a script.
 `docs/testing.md` shows how to test an agent with them, and for every crash that Hypothesis thinks of.
 """
 
+# Names are imported when they are first used: pytest imports the plugin in this package at each start, and only some of
+# them need Hypothesis.
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cantrip_actors.testing.crashes import Crash, Crashed, Process, Survived, every_crash_point, run_with_crashes
-from cantrip_actors.testing.mediums import BrokenLaw, MediumPrograms, check_medium
-from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
-from cantrip_actors.testing.people import Declined, people
-from cantrip_actors.testing.simulation import (
-    InjectedFault,
-    NotSimulated,
-    Simulated,
-    SimulatedProcess,
-    SimulationFailed,
-    simulate,
-    unruly,
-)
-from supervisors.testing import Stuck, virtual
-
 if TYPE_CHECKING:
+    from cantrip_actors.testing.crashes import Crash, Crashed, Process, Survived, every_crash_point, run_with_crashes
     from cantrip_actors.testing.entity_machine import EntityMachine
+    from cantrip_actors.testing.mediums import BrokenLaw, MediumPrograms, check_medium
+    from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
+    from cantrip_actors.testing.people import Declined, people
+    from cantrip_actors.testing.simulation import (
+        InjectedFault,
+        NotSimulated,
+        Simulated,
+        SimulatedProcess,
+        SimulationFailed,
+        simulate,
+        unruly,
+    )
+    from supervisors.testing import Stuck, virtual
 
 __all__ = [
     "BrokenLaw",
@@ -55,10 +58,33 @@ __all__ = [
     "wild",
 ]
 
+_HOMES = {
+    "cantrip_actors.testing.crashes": (
+        *("Crash", "Crashed", "Process", "Survived"),
+        *("every_crash_point", "run_with_crashes"),
+    ),
+    "cantrip_actors.testing.entity_machine": ("EntityMachine",),
+    "cantrip_actors.testing.mediums": ("BrokenLaw", "MediumPrograms", "check_medium"),
+    "cantrip_actors.testing.models": ("RealQuery", "obedient", "refuse_real_queries", "replace", "wild"),
+    "cantrip_actors.testing.people": ("Declined", "people"),
+    "cantrip_actors.testing.simulation": (
+        *("InjectedFault", "NotSimulated", "Simulated", "SimulatedProcess", "SimulationFailed"),
+        *("simulate", "unruly"),
+    ),
+    "supervisors.testing": ("Stuck", "virtual"),
+}
+"""Where each public name lives."""
+
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    if name == "EntityMachine":  # it needs Hypothesis
-        from cantrip_actors.testing.entity_machine import EntityMachine
+    module = _HOME.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
 
-        return EntityMachine
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

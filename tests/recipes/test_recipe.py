@@ -397,3 +397,32 @@ class TestMistakes:
     def test_no_mistake_shows_a_key(self, mistakes, text):
         for _, told in mistakes(text):
             assert "SECRET" not in told
+
+
+@pytest.mark.rule("B-01", "B-05")
+class TestBrowser:
+    def test_a_recipe_gives_an_entity_a_browser_with_secrets_of_the_environment(self, recipe, monkeypatch):
+        monkeypatch.setenv("SHOP_PASSWORD", "correct horse")
+        settings = "{allow: [docs.python.org], tabs: 2, secrets: {shop: SHOP_PASSWORD}}"
+        cantrip = recipe(GOOD.replace("[done]", f"[done, {{browser: {settings}}}]"))
+        names = [gate.name for gate in cantrip.circle.gates]
+        assert names == ["done", "goto", "look", "click", "fill", "press", "select", "back", "tabs", "screenshot"]
+        goto = cantrip.circle.gate("goto")
+        assert goto.dependencies["secrets"] == {"shop": "correct horse"}
+        assert goto.dependencies["browser"].settings.tabs == 2
+        assert recipe(GOOD.replace("[done]", "[done, {browser: [docs.python.org]}]")).circle.gate("goto")
+
+    @pytest.mark.parametrize(
+        ("settings", "problem"),
+        [
+            ("{allow: docs.python.org}", "expected a list"),
+            ("{secrets: {}}", "browser: expected hosts"),
+            ("{allow: [docs.python.org], tab: 2}", 'did you mean "tabs"'),
+            ("{allow: ['http://docs.python.org']}", "browser: allow"),
+            ("{allow: [a.org], secrets: {shop: NO_SUCH_VARIABLE}}", "the name of an environment variable"),
+        ],
+    )
+    def test_a_wrong_browser_is_a_mistake_with_its_line(self, settings, problem, mistakes):
+        ((line, text), *_) = mistakes(GOOD.replace("[done]", f"[done, {{browser: {settings}}}]"))
+        assert line == 3
+        assert problem in text

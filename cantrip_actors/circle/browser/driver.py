@@ -69,6 +69,9 @@ _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "TZ", "FONTCONFIG_PATH", "XDG_R
 """The variables that a browser gets: keys of providers are not among them."""
 
 
+CloseSession = Callable[[], Coroutine[Any, Any, None]]
+
+
 class Launch(NamedTuple):
     """The settings that need a browser process of their own."""
 
@@ -87,11 +90,11 @@ class BrowserProcess:
         self._starting = asyncio.Lock()
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
-        self._users = 0
+        self._users: set[CloseSession] = set()
         self._end: asyncio.TimerHandle | None = None
 
-    async def acquire(self) -> Browser:
-        """Return the running browser, and count one more session. Raises GateError if it cannot be started."""
+    async def acquire(self, close: CloseSession) -> Browser:
+        """Return the running browser for a session, which `close` ends. Raises GateError if it cannot be started."""
         if self._end is not None:
             self._end.cancel()
             self._end = None
@@ -100,19 +103,25 @@ class BrowserProcess:
             if browser is None or not browser.is_connected():
                 await self.stop()
                 browser = await self._start()
-            self._users += 1
+            self._users.add(close)
         return browser
 
-    def release(self) -> None:
-        """Count one session less; the processes end a little after the last one."""
-        self._users -= 1
+    def release(self, close: CloseSession) -> None:
+        """Note that a session has ended; the processes end a little after the last one."""
+        self._users.discard(close)
         if not self._users:
             self._end = asyncio.get_running_loop().call_later(LINGER, self._driver.stop_unused, self)
 
     @property
     def is_used(self) -> bool:
         """Whether a session uses it."""
-        return self._users > 0
+        return bool(self._users)
+
+    async def close(self) -> None:
+        """End the sessions that are left, and the processes."""
+        for close in list(self._users):
+            await close()
+        await self.stop()
 
     async def _start(self) -> Browser:
         try:
@@ -228,7 +237,11 @@ class Driver:
 
         async def stop_all() -> None:
             for browser in self._browsers.values():
-                await browser.stop()
+                await browser.close()
+            left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
 
         wait, _ = self.submit(stop_all)
         waiter = threading.Thread(target=wait, daemon=True)

@@ -20,6 +20,11 @@ class EntityBrowser(BoundResource):
         self._session: BrowserSession | None = None
         self._state = self._dumped = snapshot
 
+    async def describe(self, dependencies: Mapping[str, Any]) -> str:
+        """Return a look at the page in front."""
+        look: str = await self.perform(lambda session: session.see(part=1), dependencies.get("secrets"))
+        return look
+
     def dump(self) -> bytes | None:
         """Return the state after the last call; None if it is the one that was returned last."""
         if self._state == self._dumped:

@@ -133,7 +133,7 @@ class BrowserSession:
         launch = Launch(settings.executable, settings.memory, settings.sandbox)
         process = get_driver().get_process(launch)
         session = cls(settings, process)
-        browser = await process.acquire()
+        browser = await process.acquire(session.close)
         try:
             await session._proxy.start()
             await session._open_context(browser)
@@ -142,14 +142,14 @@ class BrowserSession:
                 await session._restore(json.loads(state))
         except BaseException:
             await session._proxy.close()
-            process.release()
+            process.release(session.close)
             raise
         return session
 
     async def _open_context(self, browser: Browser) -> BrowserContext:
         context = await browser.new_context(
             proxy={"server": self._proxy.url, "bypass": "<-loopback>"},
-            accept_downloads=self.settings.folder is not None,
+            accept_downloads=False,
             permissions=[],
             viewport={"width": 1280, "height": 800},
             reduced_motion="reduce",
@@ -173,15 +173,18 @@ class BrowserSession:
 
     async def close(self) -> None:
         """Close all tabs."""
+        from playwright.async_api import Error
+
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
-            if self._context is not None and not self.is_lost:
-                await self._context.close()
+            with suppress(Error):  # its browser has ended meanwhile
+                if self._context is not None and not self.is_lost:
+                    await self._context.close()
         finally:
             await self._proxy.close()
-            self._process.release()
+            self._process.release(self.close)
 
     async def perform(self, work: Callable[[BrowserSession], Awaitable[Any]], secrets: Mapping[str, str]) -> Any:
         """Return the result of one call. Raises GateError, without secrets."""

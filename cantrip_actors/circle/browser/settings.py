@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from cantrip_actors.circle.browser.hosts import AllowedHost
 
@@ -13,7 +12,7 @@ class BrowserSettings:
     """The hosts that its pages may reach, and the limits of one entity.
 
     `tabs` are open at once. `max_bytes` is what the pages may receive for one call, `memory` the mebibytes of the
-    objects of a page's scripts, `timeout` the seconds of one call. `folder` receives downloads.
+    objects of a page's scripts, `timeout` the seconds of one call.
     """
 
     hosts: tuple[AllowedHost, ...]
@@ -24,4 +23,3 @@ class BrowserSettings:
     timeout: float = 20.0
     executable: str | None = None
     sandbox: bool = True
-    folder: Path | None = None

@@ -6,13 +6,16 @@ entity that is resumed or forked, here or on another node, begins with the state
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import anyio.to_thread
 import msgspec
 
+from cantrip_actors.circle.gate_call import GateError
+from cantrip_actors.machine.accept import UNKNOWN
 from cantrip_actors.machine.actions import Run
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.runtime.circles.snapshots import Account, Snapshots
@@ -20,6 +23,11 @@ from cantrip_actors.terms.resource import BoundResource, Resource
 
 LARGEST: Final = 4_000_000
 """Bytes of a resource's state that are stored."""
+
+
+async def _describe(bound: BoundResource, dependencies: Mapping[str, Any], **_: object) -> str:
+    """Raise the observation of a call whose outcome is unknown."""
+    raise GateError(f"{UNKNOWN}\n{await bound.describe(dependencies)}")
 
 
 class Resources:
@@ -39,7 +47,10 @@ class Resources:
         }
         if not own:
             return run
-        return msgspec.structs.replace(run, gate=replace(gate, dependencies={**gate.dependencies, **own}))
+        gate = replace(gate, dependencies={**gate.dependencies, **own})
+        if run.is_unknown:
+            gate = replace(gate, function=partial(_describe, next(iter(own.values())), gate.dependencies))
+        return msgspec.structs.replace(run, gate=gate)
 
     def _bind(self, resource: Resource, snapshot: Snapshot | None) -> BoundResource:
         bound = self._bound.get(resource)

@@ -13,6 +13,7 @@ import pytest
 from cantrip_actors import Cantrip, Circle, Invocation, LethalTrifecta, Runtime, gate, scripted
 from cantrip_actors.gates import browser
 from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.testing import Crash, Process, run_with_crashes
 from cantrip_actors.wards import max_turns
 from tests.circle.browser.site import Calls, Site, browse, browsing, needs_browser
 
@@ -244,6 +245,22 @@ async def test_an_entity_has_its_browser_again_in_another_runtime_and_in_a_fork(
         assert 'textbox = "Anna"' in forked.observation
         assert "checkbox checked" in forked.observation
     assert "hunter2" not in "".join(path.read_bytes().decode("latin-1") for path in tmp_path.iterdir())
+
+
+@pytest.mark.rule("B-04")
+async def test_a_click_that_a_crash_cut_off_is_not_repeated_and_answered_with_a_look(site: Site) -> None:
+    site.pages |= {"/": SHOP, "/order": "<p>It is on its way."}
+    calls: Calls = [("goto", {"url": f"{site.url}/"}), ("click", {"target": "text=Buy"})]
+    cantrip = browsing(calls, [site.place], allow_private=True)
+
+    async def program(process: Process) -> Any:
+        async with process.attach(Runtime.open("memory:", cantrips=[cantrip], recover="resume")) as runtime:
+            return (await runtime.cast(cantrip, "Buy.", key="1")).thread[1].observation
+
+    survived = await run_with_crashes(program, [Crash(gate="click", at="inside")])
+    assert survived.value.startswith("outcome unknown")
+    assert 'heading "Shop"' in survived.value
+    assert [got.method for got in site.got].count("POST") <= 1
 
 
 LOOK = [{"tool_calls": [{"gate": "look", "args": {}}]}, {"tool_calls": [{"gate": "done", "args": {"answer": "seen"}}]}]

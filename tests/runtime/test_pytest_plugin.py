@@ -1,0 +1,104 @@
+"""The fixtures for pytest: the recipes of docs/testing.md, looms, and a plugin that is inert unless it is used."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.loom import postgres
+
+pytestmark = [pytest.mark.rule("Y-42"), pytest.mark.real_time]
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "testing.md"
+PLUGIN = "cantrip_actors.testing.pytest_plugin"
+
+
+def write_recipes(pytester: pytest.Pytester, names: Sequence[str]) -> None:
+    blocks = dict(re.findall(r"```python file=(\S+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
+    for name in names:
+        (pytester.path / name).write_text(blocks[name], encoding="utf-8")
+
+
+def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess("-p", PLUGIN, "-p", "no:cacheprovider", "-Werror", *options)
+
+
+def test_the_recipes_for_anyio_and_trio_run(pytester: pytest.Pytester) -> None:
+    write_recipes(pytester, ["test_with_anyio.py", "test_with_trio.py"])
+    run(pytester, "-p", "no:asyncio").assert_outcomes(passed=3)
+
+
+@pytest.mark.skipif(find_spec("pytest_asyncio") is None, reason="pytest-asyncio: make setup installs it")
+@pytest.mark.parametrize("mode", ["strict", "auto"])
+def test_the_recipe_for_asyncio_runs(pytester: pytest.Pytester, mode: str) -> None:
+    write_recipes(pytester, ["conftest.py", "test_with_asyncio.py"])
+    if mode == "auto":
+        path = pytester.path / "test_with_asyncio.py"
+        path.write_text(path.read_text(encoding="utf-8").replace("@pytest.mark.asyncio\n", ""), encoding="utf-8")
+    options = ("-o", f"asyncio_mode={mode}", "-o", "asyncio_default_fixture_loop_scope=function")
+    run(pytester, *options).assert_outcomes(passed=1)
+
+
+def test_a_test_without_the_fixtures_imports_nothing_of_the_package(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        import sys
+
+        def test_nothing_is_imported():
+            names = {name for name in sys.modules if name.partition(".")[0] in ("cantrip_actors", "supervisors")}
+            assert names == {"cantrip_actors", "cantrip_actors.testing", "cantrip_actors.testing.pytest_plugin"}
+    """)
+    run(pytester, "-p", "no:asyncio", "-p", "no:trio").assert_outcomes(passed=1)
+
+
+LOOMS = """
+    import pytest
+
+    @pytest.mark.loom("sqlite")
+    def test_a_mark_counts_more_than_the_setting(loom_url, tmp_path):
+        assert loom_url == f"sqlite:{tmp_path / 'loom.db'}"
+
+    def test_the_setting_is_for_all_tests(loom_url):
+        assert loom_url == "EXPECTED"
+
+    @pytest.mark.loom("mongo")
+    def test_an_unknown_loom_is_refused(loom_url):
+        pass
+"""
+
+
+def test_a_mark_and_a_setting_say_which_loom_a_test_has(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(LOOMS.replace("EXPECTED", "memory:"))
+    result = pytester.runpytest_inprocess("-p", PLUGIN, "-p", "no:cacheprovider", "-p", "no:asyncio")
+    result.assert_outcomes(passed=2, errors=1)
+    result.stdout.fnmatch_lines(["*loom: expected one of 'memory', 'sqlite', 'postgres', got 'mongo'*"])
+
+
+def test_a_loom_in_postgres_has_a_schema_of_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = postgres.fresh().rpartition("schema=")[0].rstrip("?&")
+    monkeypatch.setenv("CANTRIP_TEST_POSTGRES", server)
+    pytester.makepyfile("""
+        import psycopg
+        import pytest
+        from cantrip_actors import open_loom
+
+        seen = []
+
+        @pytest.mark.parametrize("number", [1, 2])
+        def test_it_is_empty(loom_url, number):
+            with open_loom(loom_url, read_only=False) as loom:
+                assert loom.entities() == []
+            seen.append(loom_url)
+
+        def test_it_is_gone_afterwards():
+            server, _, schema = seen[0].rpartition("schema=")
+            with psycopg.connect(server.rstrip("?&")) as connection:
+                query = "select count(*) from pg_namespace where nspname = %s"
+                assert connection.execute(query, [schema]).fetchone() == (0,)
+            assert len(set(seen)) == 2
+    """)
+    options = ("-o", "cantrip_loom=postgres", "-p", PLUGIN, "-p", "no:cacheprovider", "-p", "no:asyncio")
+    pytester.runpytest_inprocess(*options).assert_outcomes(passed=3)
