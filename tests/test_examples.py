@@ -44,6 +44,13 @@ PRINTS = {
         "search: too slow, ok, stopped, 1 prober",
     ],
     "property_test": ["it always ends"],
+    "sql_medium": [
+        "name | price + more\\npear | 5",
+        "1 rows changed",
+        "the database is read-only here: gate not available: change",
+        "result: 7",
+    ],
+    "remote_python": ["the gate ran in this process: True", "network interfaces there: ['lo"],
     "typed_answers": ["total=3 items=[]", "Mood.GOOD", "no answer: max_turns", "7 8", "11 12\n13\n14\n"],
     "crash_points": ["Shop: 0 crashes break it", "MarkedBefore: 1 crash breaks it"],
     "sentiment": ["I love this wonderful day: POSITIVE, ACCEPT", "The soup was awful: NEGATIVE, ACCEPT"],

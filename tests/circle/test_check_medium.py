@@ -23,7 +23,7 @@ PROGRAMS = {
     "words": MediumPrograms(
         assign="set x 41",
         read="get x",
-        overwrite="set x 13\nspin",
+        endless="set x 13\nspin",
         fail="fail bad luck",
         call='call search ["notes"]',
         call_twice='call search ["a"]\ncall search ["b"]',
@@ -35,7 +35,7 @@ PROGRAMS = {
     "python": MediumPrograms(
         assign="x = 41",
         read="x",
-        overwrite="x = 13\nwhile True: pass",
+        endless="x = 13\nwhile True: pass",
         fail="raise ValueError('bad luck')",
         call="search('notes')",
         call_twice="search('a')\nsearch('b')",
@@ -48,7 +48,7 @@ PROGRAMS = {
     "javascript": MediumPrograms(
         assign="var x = 41",
         read="x",
-        overwrite="x = 13\nwhile (true) {}",
+        endless="x = 13\nwhile (true) {}",
         fail="throw new Error('bad luck')",
         call="search('notes')",
         call_twice="search('a'); search('b')",
@@ -61,7 +61,7 @@ PROGRAMS = {
     "shell": MediumPrograms(
         assign="x=41",
         read="echo $x",
-        overwrite="x=13\nwhile :; do :; done",
+        endless="x=13\nwhile :; do :; done",
         fail="echo bad luck >&2; exit 3",
         call="search notes",
         call_twice="search a; search b",
