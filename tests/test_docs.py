@@ -173,10 +173,12 @@ def test_a_page_runs_again_in_the_same_folder(name: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])
-def test_a_block_that_does_not_run_says_why(page: Path) -> None:
+def test_a_block_that_does_not_run_says_why_and_is_sound_python(page: Path) -> None:
     for block in blocks(page.read_text(encoding="utf-8")):
         if "no-run" in block.info:
             assert block.text.startswith("#"), f"{page}:{block.line}: begin with a comment that says why it cannot run"
+            if block.language == "python":
+                compile(block.text, f"{page}:{block.line}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])

@@ -538,7 +538,8 @@ async def _continue(call: HttpCall, body: models.ResponseBody, target: _Target, 
     given: dict[str, Any] = {"history": chat_input.history, "key": call.key, "by": call.token.sender}
     if previous is not None:
         work = await call.read(lambda: find_response(call, previous))
-        if work.state == "working" and (run := await reply_to_entity(call, work.entity, chat_input)) is not None:
+        is_working = await call.read(lambda: work.state == "working")
+        if is_working and (run := await reply_to_entity(call, work.entity, chat_input)) is not None:
             return run
         post = partial(work.continue_with, intent, cantrip=cantrip, **given)
         if not await call.read(lambda: _sends(call, work)):

@@ -49,7 +49,7 @@ def test_each_planted_bug_is_found_and_made_simple(bug: PlantedBug) -> None:
     with bug.planted():
         failure = find_failure(bug, range(MOST), shrink=True)
     assert failure is not None, f"{bug.name} was not found in {MOST} seeds"
-    assert len(failure.faults) <= 2
+    assert len(failure.faults) <= 3  # a seed draws up to four, and most bugs need one or none
 
 
 def find_failure(
