@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cantrip_actors.testing.entity_machine import EntityMachine
     from cantrip_actors.testing.mediums import BrokenLaw, MediumPrograms, check_medium
     from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
-    from cantrip_actors.testing.people import Declined, people
+    from cantrip_actors.testing.scripted_people import Declined, people
     from cantrip_actors.testing.simulation import (
         InjectedFault,
         NotSimulated,
@@ -66,7 +66,7 @@ _HOMES = {
     "cantrip_actors.testing.entity_machine": ("EntityMachine",),
     "cantrip_actors.testing.mediums": ("BrokenLaw", "MediumPrograms", "check_medium"),
     "cantrip_actors.testing.models": ("RealQuery", "obedient", "refuse_real_queries", "replace", "wild"),
-    "cantrip_actors.testing.people": ("Declined", "people"),
+    "cantrip_actors.testing.scripted_people": ("Declined", "people"),
     "cantrip_actors.testing.simulation": (
         *("InjectedFault", "NotSimulated", "Simulated", "SimulatedProcess", "SimulationFailed"),
         *("simulate", "unruly"),
