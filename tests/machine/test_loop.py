@@ -777,6 +777,7 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
     look, delegate = call("look"), call("call_agent", intent="a")
     post, ask = (call(name, to="b", message="hello") for name in ("post", "ask"))
     stop, interrupt = Stopped("cancelled", "c"), Interrupt("enough")
+    late = Stopped("timeout", "timeout(5)")
     ask_person, paying = call("question", text="Which city?"), call("pay", amount=300)
     sign = call("sign", by="anna")
 
@@ -803,6 +804,7 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
         (1, [Failed("x")]),
         (1, [stop]),
         (1, [interrupt]),
+        (1, [late]),
     ]
     for turns, replies in scripts:
         one = drive(cantrip(max_turns(turns), gates=MESSAGING), *replies)
@@ -812,7 +814,7 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
             one.spent = SPENT if turns == 1 else None
             one.go("again" if turns == 1 else stop)
         yield one
-    for then in (stop, interrupt):
+    for then in (stop, interrupt, late):
         yield drive(cantrip(gates=MESSAGING), say(paying), upto=Consult, then=then)
         yield drive(cantrip(), say(look), upto=Run, then=then)
         yield drive(cantrip(), say(delegate), upto=Spawn, then=then)
@@ -831,7 +833,7 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
     book, find = call("book", day="Monday"), call("find", day="Monday")
     inquiring = ["done", *INQUIRING, "call_agent"]
     yield drive(cantrip(gates=inquiring), say(book, find, delegate), say(find, done()))
-    for then in (stop, interrupt):
+    for then in (stop, interrupt, late):
         yield drive(cantrip(gates=inquiring), say(book), upto=Consult, then=then)
 
     code, end = Response(code="x"), [Called("submit_answer", {"answer": 1}), Computed()]
@@ -841,7 +843,7 @@ def every_drive(*, lasting: bool) -> Iterator[Drive]:
     yield drive(programs(20), code, Called("nowhere", {}), Called("done", {"answer": 1}), Computed())
     yield drive(programs(1), code, Computed(error="e"))
     yield drive(programs(20), code, Computed("v"), code, *end)
-    for then in (stop, interrupt):
+    for then in (stop, interrupt, late):
         yield drive(programs(20), code, upto=Compute, then=then)
     wrapping = programs(20, *(wrap(name, pre=[let_pass], post=[let_pass]) for name in ("call_agent", "post", "ask")))
     yield drive(wrapping, code, delegating, posting, asking, *end)

@@ -44,8 +44,9 @@ SKILL = skills(Path(__file__).parent / "skills")
 ON_DEMAND = [FIND_GATES, USE_GATE]
 KNOWN = {**registered, **{gate.name: gate for gate in (*background, SKILL, *ON_DEMAND)}}
 SCHEMAS = {name: gate.parameters for name, gate in KNOWN.items()}
-GATES = sorted(SCHEMAS.keys() - {"fetch"})
-"""Every standard gate but the one that needs a network, that of skills, and those for gates on demand."""
+GATES = sorted(SCHEMAS.keys() - {"fetch", "person"})
+"""Every standard gate, that of skills, and those for gates on demand; but not the one that needs a network, and the one
+that no model calls (`person`)."""
 
 
 def nested(levels: int) -> object:

@@ -514,8 +514,8 @@ async def test_the_first_decision_counts_and_the_second_caller_gets_it(url: str)
             for n in range(10):
                 tasks.start_soon(decide, "allow" if n % 2 else "deny", f"person {n}")
         await entity.episode()
-        (first,) = [n for n, outcome in enumerate(outcomes) if outcome is None]
-        others = [outcome for outcome in outcomes if outcome is not None]
+        (first,) = [n for n, outcome in enumerate(outcomes) if outcome is False]
+        others = [outcome for outcome in outcomes if outcome is not False]
         assert {type(error) for error in others} == {AlreadyDecided}
         assert len({(error.by, error.decision) for error in others}) == 1
         assert others[0].decision == ("allow" if paid else "deny")

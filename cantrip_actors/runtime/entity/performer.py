@@ -387,7 +387,7 @@ class Performer:
 
     async def _run_gate(self, action: Run) -> Event:
         result = await (self._run_with_sampling(action) if self._cell.crystal.samplers else self._call(action))
-        return result if isinstance(result, Inquired | Observed) else Observed(result)
+        return Observed(result) if isinstance(result, Observation) else result
 
     async def _run_with_sampling(self, action: Run) -> Any:
         """Run a gate whose server may query a crystal meanwhile. Raises the error of an answer that is not recorded."""
