@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, ClassVar
 
 import pytest
@@ -13,6 +14,7 @@ from cantrip_actors.mediums import Answer, GateError, ProgramCall, ProgramLimits
 from cantrip_actors.terms.messages import ToolDefinition
 from cantrip_actors.testing import BrokenLaw, MediumPrograms, check_medium
 from tests.circle.words_medium import Words, WordsSandbox
+from tests.exhaustive import part
 
 pytestmark = [
     pytest.mark.rule("B-20", "CIRCLE-3", "CIRCLE-4", "CIRCLE-5", "CIRCLE-6", "CIRCLE-7", "CIRCLE-8", "CIRCLE-9"),
@@ -77,9 +79,9 @@ def test_a_medium_that_keeps_the_laws_passes_on_both_backends() -> None:
     check_medium(Words(), PROGRAMS["words"], seconds=0.1)
 
 
-@pytest.mark.parametrize("name", ["python", "javascript"])
-def test_the_mediums_of_the_package_keep_the_laws(name: str) -> None:
-    check_medium(medium(name), PROGRAMS[name])
+@pytest.mark.parametrize(("name", "backend"), part([*product(["python", "javascript"], ["asyncio", "trio"])], 3))
+def test_the_mediums_of_the_package_keep_the_laws(name: str, backend: str) -> None:
+    check_medium(medium(name), PROGRAMS[name], backends=[backend])
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="shells are confined on Linux only")
