@@ -37,7 +37,6 @@ from cantrip_actors.machine.events import (
     Elapsed,
     Event,
     Failed,
-    Inquired,
     Observed,
     Posted,
     Replied,
