@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import anyio
 from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser
@@ -30,9 +30,9 @@ class Logins:
         self._backend = backend
 
     async def identify(self, connection: HTTPConnection) -> Token | None:
-        """Return the token of a request, None for one of nobody. Raises Problem 401 with the text of the backend."""
+        """Return the token of a request; None without a login. Raises Problem 401 with the text of the backend."""
         try:
-            return _make_token(await self._backend.authenticate(connection), connection)
+            return await self._find_token(connection)
         except AuthenticationError as error:
             raise Problem(401, "token", str(error) or "the login is not valid") from error
 
@@ -40,15 +40,16 @@ class Logins:
         """Return whether a request that was let in would get less now; a backend that fails or hangs gives nothing."""
         connection = token.connection
         assert connection is not None, "the token is of this backend"
-        answer: Any = Failure(TimeoutError())
+        current: Token | Failure | None = None
         with anyio.move_on_after(LONGEST):
-            answer = await attempt(partial(self._backend.authenticate, connection))
-        return isinstance(answer, Failure) or token.is_reduced_to(_make_token(answer, connection))
+            current = await attempt(partial(self._find_token, connection))
+        return isinstance(current, Failure) or token.is_reduced_to(current)
+
+    async def _find_token(self, connection: HTTPConnection) -> Token | None:
+        answer = await self._backend.authenticate(connection)
+        return None if answer is None else _make_token(*answer, connection)
 
 
-def _make_token(answer: tuple[AuthCredentials, BaseUser] | None, connection: HTTPConnection) -> Token | None:
-    if answer is None:
-        return None
-    credentials, user = answer
+def _make_token(credentials: AuthCredentials, user: BaseUser, connection: HTTPConnection) -> Token:
     token = user if isinstance(user, Token) else Token(user.display_name)
     return replace(token, scopes=frozenset(credentials.scopes), connection=connection)

@@ -143,5 +143,7 @@ def _mark(service: Service, request: Request, token: Token) -> None:
         starting=reserve_start,
         page=str(request.base_url) if service.page else None,
     )
-    user = AccessToken(token="", client_id=token.name, scopes=[], subject=token.digest)
+    user = AccessToken(
+        token="", client_id=token.name, scopes=[], subject=token.digest or f"{token.tenant}:{token.name}"
+    )
     request.scope["user"] = AuthenticatedUser(user)

@@ -38,7 +38,7 @@ async def authenticate(service: Service, request: Request) -> Token:
         login = await service.logins.identify(request)
         if login is None:
             headers = make_challenge(service, request)
-            raise Problem(401, "token", "expected a login, got a request of nobody", headers=headers)
+            raise Problem(401, "token", "expected a login, got a request without one", headers=headers)
         if not header and request.cookies and request.method not in SAFE:
             _check_own_page(request)
         return login

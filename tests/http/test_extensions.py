@@ -5,7 +5,7 @@ from typing import Any
 
 import anyio
 import pytest
-from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, SimpleUser
+from starlette.authentication import AuthCredentials, AuthenticationBackend, AuthenticationError, BaseUser, SimpleUser
 from starlette.requests import HTTPConnection
 from typer.testing import CliRunner
 
@@ -87,7 +87,7 @@ class Login(AuthenticationBackend):
         if name not in self.people:
             return None
         user = self.people[name]
-        return AuthCredentials(["read", "cast", "reward"]), user if isinstance(user, Token) else SimpleUser(user)
+        return AuthCredentials(["read", "cast", "reward"]), SimpleUser(user) if isinstance(user, str) else user
 
 
 async def logged_in(on: Served, who: str, path: str = "name", expect: int = 200) -> Any:
@@ -112,7 +112,7 @@ async def test_a_backend_of_starlette_decides_who_may_do_what() -> None:
 
 @pytest.mark.real_time
 @pytest.mark.rule("W-30")
-@pytest.mark.parametrize("how", ["logged out", "fewer rights", "the backend fails"])
+@pytest.mark.parametrize("how", ["logged out", "fewer rights", "the backend fails", "a user without a name"])
 async def test_the_streams_of_a_person_who_loses_a_right_end(how: str) -> None:
     login = Login(ann=Token("ann"))
     async with served(authentication=login) as on, anyio.create_task_group() as tasks:
@@ -131,6 +131,8 @@ async def test_the_streams_of_a_person_who_loses_a_right_end(how: str) -> None:
             del login.people["ann"]
         elif how == "fewer rights":
             login.people["ann"] = Token("ann", cantrips=frozenset({"other"}))
+        elif how == "a user without a name":
+            login.people["ann"] = BaseUser()
         else:
             login.is_broken = True
         with anyio.fail_after(2 * measure_slowness()):
