@@ -68,9 +68,9 @@ def encode_state(
 ) -> bytes:
     """Return a state as bytes. `origins` is the storage of each origin that has been open."""
     tabs = [_leave_secrets(page, is_secret) for page in pages]
-    kept = [cookie for cookie in cookies if not is_secret(cookie["value"])]
+    plain_cookies = [cookie for cookie in cookies if not is_secret(cookie["value"])]
     local = {origin: _keep(values, is_secret) for origin, values in origins.items()}
-    state = {"cookies": kept, "tabs": tabs, "origins": local, "current": current}
+    state = {"cookies": plain_cookies, "tabs": tabs, "origins": local, "current": current}
     data = json.dumps(state)
     if len(data) > LARGEST:
         tabs = [{**tab, "session": {}} for tab in tabs]

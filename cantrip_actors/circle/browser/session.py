@@ -141,8 +141,7 @@ class BrowserSession:
             if state is not None:
                 await session._restore(json.loads(state))
         except BaseException:
-            await session._proxy.close()
-            process.release(session.close)
+            await session.close()
             raise
         return session
 

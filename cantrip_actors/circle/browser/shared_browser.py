@@ -70,5 +70,5 @@ def browser(
     from cantrip_actors.circle.browser.gates import GATES
 
     shared = SharedBrowser(settings)
-    given = {} if secrets is None else {"secrets": secrets}
-    return [one.with_(browser=shared, timeout=timeout + GRACE, **given) for one in GATES]
+    injected = {} if secrets is None else {"secrets": secrets}
+    return [one.with_(browser=shared, timeout=timeout + GRACE, **injected) for one in GATES]

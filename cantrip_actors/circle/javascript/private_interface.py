@@ -91,10 +91,10 @@ def check_host() -> None:
     fields = [name for name, *_ in getattr(ffi.wasmtime_val_t, "_fields_", ())]
     _compare("wasmtime", "wasmtime_val_t", "the fields kind, of", f"the fields {', '.join(fields)}")
     for kind, names in MEMBERS.items():
-        known = vars(getattr(wasmtime, kind, object)) | getattr(getattr(wasmtime, kind, None), "__annotations__", {})
+        members = vars(getattr(wasmtime, kind, object)) | getattr(getattr(wasmtime, kind, None), "__annotations__", {})
         inherited = dir(getattr(wasmtime, kind, object))
         for name in names:
-            has_member = name in known or name in inherited
+            has_member = name in members or name in inherited
             _compare("wasmtime", f"{kind}.{name}", "a member", "a member" if has_member else None)
 
 

@@ -53,7 +53,7 @@ class Request:
     to: str | None = None
 
     def is_for(self, person: str | None) -> bool:
-        """Return whether the request is for a person: it addresses that person, or nobody; every request if None."""
+        """Return whether the request is for a person: it addresses this person, or no person by name; True for None."""
         return person is None or self.to in (None, person)
 
     def render(self, *, who: str = "", columns: int = 80, rows: int | None = None) -> list[str]:
