@@ -86,7 +86,7 @@ conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the projec
 bench: $(STAMP) ## what a turn costs
 	@$(PY) -m bench turns
 
-docs: $(STAMP) ## the generated pages: docs/reference.md, docs/loop.md, docs/families.md, and parts of two others
+docs: $(STAMP) ## the generated pages: docs/reference, docs/loop.md, docs/families.md, and parts of two others
 	@$(PY) -m tools.reference
 	@$(PY) -m tools.diagram
 	@$(PY) -m tools.families

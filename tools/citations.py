@@ -21,8 +21,8 @@ from tools.names import TOPS, package_of
 SPECIFICATION: Final = ROOT / "docs" / "specification.md"
 DECISIONS: Final = ROOT / "docs" / "decisions"
 PROSE: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
-GENERATED: Final = frozenset({"docs/reference.md"})
-"""Pages that are made of docstrings, which are checked where they are written."""
+GENERATED: Final = "docs/reference/"
+"""The folder of pages that are made of docstrings, which are checked where they are written."""
 SUFFIXES: Final = frozenset({".py", ".js", ".html"})
 
 CEILINGS: Mapping[str, int] = {
@@ -77,7 +77,7 @@ def read_texts() -> Iterator[tuple[str, str, str]]:
     pages = (path for path in sorted((ROOT / "docs").rglob("*.md")))
     for path in (*sources, *pages, *(ROOT / name for name in PROSE)):
         file = path.relative_to(ROOT)
-        if str(file) not in GENERATED:
+        if not file.as_posix().startswith(GENERATED):
             is_page = path.suffix == ".md"
             yield str(file), str(file.parent) if is_page else package_of(file), path.read_text(encoding="utf-8")
 
