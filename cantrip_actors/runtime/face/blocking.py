@@ -656,6 +656,14 @@ class BlockingRuntime(_Blocking[Runtime]):
     get_work = _wrap_result(_wrap_known_work, Runtime.get_work)
     receipt = _wrap_result(BlockingWork, Runtime.receipt)
 
+    def run(self, function: Callable[Concatenate[Runtime, P], Awaitable[T]], /, *args: P.args, **named: P.kwargs) -> T:
+        """Call an async function of a runtime with this one, and wait for its result: `runtime.run(evaluate, cantrip,
+        cases)` is `await evaluate(runtime, cantrip, cases)`. The function runs in the event loop of the runtime.
+
+        Raises RuntimeClosed, and as the function.
+        """
+        return self._portal.call(partial(function, self._inner, *args, **named))
+
     def events(
         self,
         wanted: Callable[[EntityEvent], bool] | None = None,
