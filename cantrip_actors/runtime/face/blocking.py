@@ -442,6 +442,7 @@ class BlockingWork(_Blocking[Work[Answer_co]], Generic[Answer_co]):
     is_known: _Value[bool] = _Value()
     takes_more: _Value[bool] = _Value()
     find_outcome = _call_in_loop(Work.find_outcome)
+    requests = _call_in_loop(Work.requests)
     check = _call_in_loop(Work.check)
     result = _call_blocking(Work[Answer_co].result)
     episode = _call_blocking(Work[Answer_co].episode)
