@@ -138,7 +138,7 @@ class _SpanReader:
             own = (_hash_to_int(f"trace:{header.entity_id}", 16), _hash_to_int(f"{header.entity_id}:{self._number}", 8))
         parent = 0 if self._parent is None or self._parent[0] != own[0] else self._parent[1]
         name = header.cantrip_name
-        known = {
+        attributes = {
             names.OPERATION: names.INVOKE_AGENT,
             names.AGENT: name,
             names.CONVERSATION: header.entity_id,
@@ -153,14 +153,14 @@ class _SpanReader:
             *own,
             parent,
             self._now,
-            attributes={key: value for key, value in known.items() if value is not None},
+            attributes={key: value for key, value in attributes.items() if value is not None},
         )
 
     def _end(self, reason: str, ward: str | None, error: str | None, *, is_unfinished: bool = False) -> None:
         span, self._episode = self._episode, None
         if span is None:
             return
-        known: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             **span.attributes,
             names.TURNS: self._turns,
             names.END_REASON: reason,
@@ -169,8 +169,8 @@ class _SpanReader:
             names.COST: self._usage.cost,
         }
         if ward is not None:
-            known[names.WARD] = ward
-        self._made.append(replace(span, end=self._now, attributes=known, error=error, is_unfinished=is_unfinished))
+            attributes[names.WARD] = ward
+        self._made.append(replace(span, end=self._now, attributes=attributes, error=error, is_unfinished=is_unfinished))
 
     def _add_query(self, event: UsageEvent) -> None:
         more = {names.TURN: event.turn_id, names.SEQUENCE: self._turns + 1}
@@ -183,7 +183,7 @@ class _SpanReader:
         self._usage += usage
         provider, model = names.split_crystal_name(crystal or self._header.crystal)
         start, self._now = self._now, self._now + round(seconds * 1e9)
-        known: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             names.OPERATION: names.CHAT,
             names.PROVIDER: provider,
             names.REQUEST_MODEL: model,
@@ -191,47 +191,51 @@ class _SpanReader:
             **build_usage_attributes(usage, {}),
             **more,
         }
-        self._made.append(self._open_below(f"{names.CHAT} {model}", what, known, start, is_client=True))
+        self._made.append(self._open_below(f"{names.CHAT} {model}", what, attributes, start, is_client=True))
 
     def _get_gate_span(self, turn: str, gate: str, call: str) -> RecordedSpan:
-        known = {
+        attributes = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: gate,
             names.TOOL_CALL: call,
             names.TOOL_TYPE: "function",
             names.TURN: turn,
         }
-        return self._open_below(f"{names.EXECUTE_TOOL} {gate}", f"{turn}:{call}", known, self._now)
+        return self._open_below(f"{names.EXECUTE_TOOL} {gate}", f"{turn}:{call}", attributes, self._now)
 
     def _end_gate(self, ran: ToolResultEvent) -> None:
         start, turn = self._now, ran.turn_id
         self._now = start + round(ran.seconds * 1e9)
         error = "tool_error" if ran.is_error else None
         if ran.tool_call_id is None:
-            known = {
+            attributes = {
                 names.OPERATION: names.EXECUTE_TOOL,
                 names.TOOL: ran.gate,
                 names.MEDIUM: ran.gate,
                 names.TURN: turn,
             }
-            start = min((one.start for one in self._in_turn), default=start)
-            program = self._open_below(f"{names.EXECUTE_TOOL} {ran.gate}", f"{turn}:program", known, start)
+            start = min((span.start for span in self._in_turn), default=start)
+            program = self._open_below(f"{names.EXECUTE_TOOL} {ran.gate}", f"{turn}:program", attributes, start)
             inside, self._in_turn = self._in_turn, []
-            self._made = [replace(one, parent_id=program.span_id) if one in inside else one for one in self._made]
+            self._made = [
+                replace(ended, parent_id=program.span_id) if ended in inside else ended for ended in self._made
+            ]
             self._made.append(replace(program, end=self._now, error=error))
             return
         call_id = ran.tool_call_id
         span = self._gates.pop(call_id, None) or self._get_gate_span(turn, ran.gate, call_id)
-        made = replace(span, start=min(span.start, start), end=self._now, error=error)
-        self._in_turn.append(made)
-        self._made.append(made)
+        ended = replace(span, start=min(span.start, start), end=self._now, error=error)
+        self._in_turn.append(ended)
+        self._made.append(ended)
 
     def _open_below(
-        self, name: str, what: str, known: dict[str, Any], start: int, *, is_client: bool = False
+        self, name: str, what: str, attributes: dict[str, Any], start: int, *, is_client: bool = False
     ) -> RecordedSpan:
         episode = self._episode
         trace_id, parent = (0, 0) if episode is None else (episode.trace_id, episode.span_id)
-        return RecordedSpan(name, trace_id, _hash_to_int(what, 8), parent, start, self._now, known, is_client=is_client)
+        return RecordedSpan(
+            name, trace_id, _hash_to_int(what, 8), parent, start, self._now, attributes, is_client=is_client
+        )
 
 
 def _parse_ids(traceparent: str | None) -> tuple[int, int] | None:
@@ -285,23 +289,25 @@ def emit(settings: TracingSettings, spans: Sequence[RecordedSpan]) -> None:
     tracer = settings.get_tracer()
     if not hasattr(tracer, "id_generator"):
         return
-    for one in spans:
-        if not one.is_unfinished:
+    for recorded in spans:
+        if not recorded.is_unfinished:
             continue
         own: Any = copy(tracer)
-        own.id_generator = _Ids(one)
-        above = SpanContext(one.trace_id, one.parent_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-        span = own.start_span(
-            one.name,
-            context=trace.set_span_in_context(NonRecordingSpan(above)) if one.parent_id else Context(),
-            kind=SpanKind.CLIENT if one.is_client else SpanKind.INTERNAL,
-            attributes={**one.attributes, names.BACKFILLED: True},
-            start_time=one.start,
+        own.id_generator = _Ids(recorded)
+        above = SpanContext(
+            recorded.trace_id, recorded.parent_id, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED)
         )
-        if one.error is not None:
-            span.set_attribute(names.ERROR, one.error)
+        span = own.start_span(
+            recorded.name,
+            context=trace.set_span_in_context(NonRecordingSpan(above)) if recorded.parent_id else Context(),
+            kind=SpanKind.CLIENT if recorded.is_client else SpanKind.INTERNAL,
+            attributes={**recorded.attributes, names.BACKFILLED: True},
+            start_time=recorded.start,
+        )
+        if recorded.error is not None:
+            span.set_attribute(names.ERROR, recorded.error)
             span.set_status(Status(StatusCode.ERROR))
-        span.end(one.end)
+        span.end(recorded.end)
 
 
 # As OTLP
@@ -317,16 +323,16 @@ def otlp_json(loom: Loom, entity_ids: Iterable[str]) -> Iterator[bytes]:
         scope = {
             "scope": {"name": names.SCOPE},
             "schemaUrl": names.SCHEMA_URL,
-            "spans": [_build_otlp(one) for one in spans],
+            "spans": [_build_otlp(span) for span in spans],
         }
         resource = {"attributes": [_build_attribute("service.name", "cantrip")]}
         yield orjson.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}) + b"\n"
 
 
 def _build_otlp(span: RecordedSpan) -> dict[str, Any]:
-    known = {**span.attributes, names.BACKFILLED: True}
+    attributes = {**span.attributes, names.BACKFILLED: True}
     if span.error is not None:
-        known[names.ERROR] = span.error
+        attributes[names.ERROR] = span.error
     return {
         "traceId": f"{span.trace_id:032x}",
         "spanId": f"{span.span_id:016x}",
@@ -335,7 +341,7 @@ def _build_otlp(span: RecordedSpan) -> dict[str, Any]:
         "kind": 3 if span.is_client else 1,
         "startTimeUnixNano": str(span.start),
         "endTimeUnixNano": str(span.end),
-        "attributes": [_build_attribute(key, value) for key, value in known.items()],
+        "attributes": [_build_attribute(key, value) for key, value in attributes.items()],
         "status": {} if span.error is None else {"code": 2},
     }
 
@@ -343,11 +349,11 @@ def _build_otlp(span: RecordedSpan) -> dict[str, Any]:
 def _build_attribute(key: str, value: Any) -> dict[str, Any]:
     match value:
         case bool():
-            told: dict[str, Any] = {"boolValue": value}
+            typed: dict[str, Any] = {"boolValue": value}
         case int():
-            told = {"intValue": str(value)}
+            typed = {"intValue": str(value)}
         case float():
-            told = {"doubleValue": value}
+            typed = {"doubleValue": value}
         case _:
-            told = {"stringValue": str(value)}
-    return {"key": key, "value": told}
+            typed = {"stringValue": str(value)}
+    return {"key": key, "value": typed}

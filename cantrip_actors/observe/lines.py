@@ -95,20 +95,20 @@ def _make_attribute(value: Any) -> Any:
 
 def _describe_error(line: LogLine) -> dict[str, str]:
     """Return the exception of a line as attributes: it is there as data, as text, or not rendered yet."""
-    found = line.get("exception")
-    if isinstance(found, list) and found:
-        first = found[0]
+    exception = line.get("exception")
+    if isinstance(exception, list) and exception:
+        first = exception[0]
         frames = (
             f"{frame.get('filename')}:{frame.get('lineno')} in {frame.get('name')}"
-            for described in found
+            for described in exception
             for frame in described.get("frames", ())
         )
         about = {names.EXCEPTION: first.get("exc_type"), names.EXCEPTION_TEXT: first.get("exc_value")}
         return {name: str(value) for name, value in about.items()} | {names.EXCEPTION_TRACE: "\n".join(frames)}
-    if isinstance(found, str):
-        last = found.rstrip().rpartition("\n")[2]
+    if isinstance(exception, str):
+        last = exception.rstrip().rpartition("\n")[2]
         kind, _, text = last.partition(": ")
-        return {names.EXCEPTION: kind, names.EXCEPTION_TEXT: text, names.EXCEPTION_TRACE: found}
+        return {names.EXCEPTION: kind, names.EXCEPTION_TEXT: text, names.EXCEPTION_TRACE: exception}
     error = line.get("exc_info")
     error = error[1] if isinstance(error, tuple) else sys.exc_info()[1] if error is True else error
     if not isinstance(error, BaseException):

@@ -209,10 +209,10 @@ class Measuring:
 
     def _get_histogram(self, name: str, labels: Labels = ()) -> Histogram:
         """Return a series that keeps its values until the next flush."""
-        found = self._counters.get_histogram(name, labels)
-        if found not in self._folded:
-            self._folded.append(found)
-        return found
+        histogram = self._counters.get_histogram(name, labels)
+        if histogram not in self._folded:
+            self._folded.append(histogram)
+        return histogram
 
     def _begin_episode(self, event: EntityStartedEvent) -> None:
         self._episodes[event.entity_id] = _Episode(event.at)
@@ -255,28 +255,28 @@ class Measuring:
             return
         about = self._find_about(entity_id)
         counters = self._counters
-        provider, asked = other or (about.provider, about.model)
+        provider, requested_model = other or (about.provider, about.model)
         used = about.used.get(other or model)
         if used is None:
-            labels = (names.CHAT, provider, asked, model, "unknown")
+            labels = (names.CHAT, provider, requested_model, model, "unknown")
             parts = ("input_tokens", "output_tokens", "cache_read.input_tokens")
-            one, two, three = (counters.count(USED + part, labels) for part in parts)
-            used = about.used[other or model] = (one, two, three)
+            first, second, third = (counters.count(USED + part, labels) for part in parts)
+            used = about.used[other or model] = (first, second, third)
         prompts, answers, cached = used
         if "modality_tokens" in metadata:
-            known = (names.CHAT, provider, asked, model)
-            prompts.value += self._use_by_modality("input", usage.prompt_tokens, metadata, known)
-            answers.value += self._use_by_modality("output", usage.completion_tokens, metadata, known)
+            labels_of_chat = (names.CHAT, provider, requested_model, model)
+            prompts.value += self._use_by_modality("input", usage.prompt_tokens, metadata, labels_of_chat)
+            answers.value += self._use_by_modality("output", usage.completion_tokens, metadata, labels_of_chat)
         else:
             prompts.value += usage.prompt_tokens
             answers.value += usage.completion_tokens
         cached.value += usage.cached_tokens
         for name, key in (("cache_write.input", "cache_written_tokens"), ("reasoning.output", "reasoning_tokens")):
             if metadata.get(key):
-                labels = (names.CHAT, provider, asked, model, "unknown")
+                labels = (names.CHAT, provider, requested_model, model, "unknown")
                 counters.add(f"{USED}{name}_tokens", labels, metadata[key])
         if usage.cost:
-            counters.add("cantrip.cost.usd", (asked, about.cantrip, *self._get_tenant(about)), usage.cost)
+            counters.add("cantrip.cost.usd", (requested_model, about.cantrip, *self._get_tenant(about)), usage.cost)
 
     def _use_by_modality(self, side: str, total: int, metadata: Any, labels: Labels) -> int:
         """Count the tokens whose modality the provider says; return how many others there are."""
@@ -346,10 +346,10 @@ class Measuring:
         self._abouts.pop(entity_id, None)
 
     def _find_about(self, entity_id: str) -> _About:
-        found = self._abouts.get(entity_id)
-        if found is None:
-            found = self._abouts[entity_id] = self._find(entity_id)
-        return found
+        about = self._abouts.get(entity_id)
+        if about is None:
+            about = self._abouts[entity_id] = self._find(entity_id)
+        return about
 
     def _find(self, entity_id: str) -> _About:
         core = self._core
@@ -362,7 +362,9 @@ class Measuring:
             header = None
         if header is None:
             return _About()
-        gates = {one.get("name", "") if isinstance(one, dict) else one for one in header.circle.get("gates", ())}
+        gates = {
+            entry.get("name", "") if isinstance(entry, dict) else entry for entry in header.circle.get("gates", ())
+        }
         return _About(
             header.cantrip_name or "", *names.split_crystal_name(header.crystal), "", "", header.tenant, gates
         )
@@ -517,7 +519,7 @@ class Measuring:
 
 def _read_node_gauges(ours: Membership, loaded: Iterable[Cell]) -> Iterator[tuple[str, Labels, float]]:
     unowned = ours.unowned
-    draining = sum(one.is_draining for one in ours.members)
+    draining = sum(node.is_draining for node in ours.members)
     yield "cantrip.node.entities", (), sum(cell.parent is None for cell in loaded)
     yield "cantrip.node.busy", (), ours.busy
     yield "cantrip.node.capacity", (), ours.node.capacity
@@ -547,9 +549,9 @@ def _read_actor_gauges(core: Tree) -> Iterator[tuple[str, Labels, float]]:
 
 def _describe_cell(cell: Cell) -> _About:
     plan = cell.plan
-    told = names.split_crystal_name(get_crystal_name(plan.cantrip.crystal))
+    names_of_crystal = names.split_crystal_name(get_crystal_name(plan.cantrip.crystal))
     server, port = get_address(cell.crystal.crystal)
-    about = _About(plan.cantrip.name or "", *told, server, port, plan.tenant, plan.gates)
+    about = _About(plan.cantrip.name or "", *names_of_crystal, server, port, plan.tenant, plan.gates)
     other = cell.crystal.summariser
     if other is not None and other.crystal is not cell.crystal.crystal:
         about.summariser = names.split_crystal_name(get_crystal_name(other.crystal))

@@ -92,12 +92,12 @@ def format_traceparent(where: SpanContext) -> str | None:
 
 def parse_traceparent(text: str | None) -> SpanContext | None:
     """Return the span that a `traceparent` names; None for any other text."""
-    found = _PARENT.fullmatch(text or "")
-    if found is None:
+    match = _PARENT.fullmatch(text or "")
+    if match is None:
         return None
-    trace_id, span_id, flags = (int(part, 16) for part in found.groups())
-    made = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags & 1))
-    return made if made.is_valid else None
+    trace_id, span_id, flags = (int(part, 16) for part in match.groups())
+    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags & 1))
+    return context if context.is_valid else None
 
 
 def find_context_variable() -> ContextVar[Any]:
@@ -106,7 +106,7 @@ def find_context_variable() -> ContextVar[Any]:
     def replace_environment() -> ContextVar[Any]:
         before = copy_context()
         otel.attach(otel.Context({"cantrip_actors": True}))
-        return next(one for one, value in copy_context().items() if before.get(one) is not value)
+        return next(variable for variable, value in copy_context().items() if before.get(variable) is not value)
 
     return copy_context().run(replace_environment)
 
@@ -149,7 +149,7 @@ class Spans(EpisodeSpans):
         self._settings = settings
         self._cell = cell
         self._attempt = attempt
-        self._others = tuple([one for one in cell.context_variables if one[0] is not settings.variable])
+        self._others = tuple([pair for pair in cell.context_variables if pair[0] is not settings.variable])
         self.is_broken = False
         self._episode = _OpenSpan(trace.INVALID_SPAN, otel.Context())
         self._turn: _OpenSpan | None = None
@@ -194,8 +194,8 @@ class Spans(EpisodeSpans):
     @property
     def query_headers(self) -> Mapping[str, str]:
         """The `traceparent` of the running query if the settings send it to providers."""
-        given = self.trace if self._settings.outgoing_traceparent else None
-        return {} if given is None else {"traceparent": given}
+        header = self.trace if self._settings.outgoing_traceparent else None
+        return {} if header is None else {"traceparent": header}
 
     @property
     def _context(self) -> otel.Context:
@@ -226,7 +226,7 @@ class Spans(EpisodeSpans):
         _, model = names.split_crystal_name(get_crystal_name(plan.cantrip.crystal))
         is_workflow = getattr(plan.cantrip.crystal, "is_workflow", False)
         operation = names.INVOKE_WORKFLOW if is_workflow else names.INVOKE_AGENT
-        known = {
+        attributes = {
             names.OPERATION: operation,
             names.WORKFLOW if is_workflow else names.AGENT: name,
             names.CONVERSATION: plan.entity_id,
@@ -238,8 +238,8 @@ class Spans(EpisodeSpans):
             names.NAME: plan.name,
             names.OUTPUT_TYPE: "json" if "output_schema" in plan.cantrip.call.sampling() else None,
         }
-        known = {key: value for key, value in known.items() if value is not None}
-        self._episode = self._start(f"{operation} {name}" if name else operation, known, parent, links=links)
+        attributes = {key: value for key, value in attributes.items() if value is not None}
+        self._episode = self._start(f"{operation} {name}" if name else operation, attributes, parent, links=links)
         if self._settings.wants_content and self._episode.span is not trace.INVALID_SPAN:
             only_new = self._settings.inputs == "new"
             self._messages = QueryMessages(self._redact, only_new=only_new)
@@ -338,8 +338,8 @@ class Spans(EpisodeSpans):
         kind = None
         if ran.is_error:
             kind = "refused" if denied or not is_open or self._checks else None
-            found = self._cell.plan.gates.get(ran.gate)
-            is_remote = found is not None and found.server is not None  # a server's text says nothing of our classes
+            gate = self._cell.plan.gates.get(ran.gate)
+            is_remote = gate is not None and gate.server is not None  # a server's text says nothing of our classes
             kind = _find_marked(ran.result) or kind or ("tool_error" if is_remote else find_error_type(ran.result))
         if self._inner is not None and self._inner.span.is_recording():
             if self._settings.content_on_span:
@@ -354,14 +354,14 @@ class Spans(EpisodeSpans):
 
     def _get_session(self, gate: str) -> dict[str, str]:
         """Return the attributes of the connection to a gate's server; a resumed entity has none before its call."""
-        found = self._cell.plan.gates.get(gate)
-        if found is None or found.server is None:
+        loaded = self._cell.plan.gates.get(gate)
+        if loaded is None or loaded.server is None:
             return {}
         session = next(
-            (one.session for one in self._cell.crystal.servers if one.server.name == found.server.name), None
+            (server.session for server in self._cell.crystal.servers if server.server.name == loaded.server.name), None
         )
-        given = () if session is None else ((names.MCP_VERSION, session.version), (names.MCP_SESSION, session.id))
-        return {name: value for name, value in given if value is not None}
+        attributes = () if session is None else ((names.MCP_VERSION, session.version), (names.MCP_SESSION, session.id))
+        return {name: value for name, value in attributes if value is not None}
 
     # Actions
 
@@ -411,13 +411,15 @@ class Spans(EpisodeSpans):
         if about is None:
             about = _describe_query(self._cell, bound.crystal, is_summary=is_summary)
             self._summary, self._query = (about, self._query) if is_summary else (self._summary, about)
-        name, kind, known = about
-        known = {**known, names.SUMMARY: True} if is_summary else {**known, names.SEQUENCE: self._turns + 1}
+        name, kind, attributes = about
+        attributes = (
+            {**attributes, names.SUMMARY: True} if is_summary else {**attributes, names.SEQUENCE: self._turns + 1}
+        )
         if self._compacted:
-            known[names.COMPACTED] = True
+            attributes[names.COMPACTED] = True
         if not is_summary and self._core.bus.delivers_deltas:
-            known[names.REQUEST_STREAM] = True
-        self._inner = self._start(name, known, self._outer_context, kind)
+            attributes[names.REQUEST_STREAM] = True
+        self._inner = self._start(name, attributes, self._outer_context, kind)
         self._call, self._attempts, self._first_chunk, self._shown = "", 1, None, {}
         if action is not None and self._messages is not None:
             instructions, inputs = self._messages.split_query(action.messages)
@@ -447,38 +449,40 @@ class Spans(EpisodeSpans):
     @guard_episode
     def note_sample(self, bound: Bound, reply: Response, seconds: float) -> None:
         """Make the span of an answer to a server of tools, below that of the call."""
-        name, kind, known = _describe_query(self._cell, bound.crystal, is_summary=True)
-        known = {**known, names.SAMPLING: True, **build_usage_attributes(reply.usage, reply.metadata)}
+        name, kind, attributes = _describe_query(self._cell, bound.crystal, is_summary=True)
+        attributes = {**attributes, names.SAMPLING: True, **build_usage_attributes(reply.usage, reply.metadata)}
         now = time.time_ns()
         span = self._settings.tracer.start_span(
-            name, context=self._context, kind=kind, attributes=known, start_time=now - round(seconds * 1e9)
+            name, context=self._context, kind=kind, attributes=attributes, start_time=now - round(seconds * 1e9)
         )
         span.end(now)
 
     def _build_facts(self, reply: Response | CrystalError) -> dict[str, Any]:
         usage = reply.usage
-        known: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             **build_usage_attributes(usage, reply.metadata if isinstance(reply, Response) else {}),
             names.ATTEMPTS: self._attempts,
         }
         if usage.cost:
-            known[names.COST] = usage.cost
+            attributes[names.COST] = usage.cost
         if self._first_chunk is not None:
-            known[names.FIRST_CHUNK] = self._first_chunk
+            attributes[names.FIRST_CHUNK] = self._first_chunk
         if isinstance(reply, Response):
             reason = reply.metadata.get("stop_reason")
-            self._reasons = known[names.FINISH_REASONS] = [str(reason or ("tool_call" if reply.tool_calls else "stop"))]
-        return known
+            self._reasons = attributes[names.FINISH_REASONS] = [
+                str(reason or ("tool_call" if reply.tool_calls else "stop"))
+            ]
+        return attributes
 
     @guard_episode
     def note_retry(self, failed: ProviderError, delay: float) -> None:
         """Add an event to the query's span."""
         self._attempts += 1
         if self._inner is not None:
-            known: dict[str, Any] = {names.DELAY: delay, names.ERROR: get_error_type(failed)}
+            attributes: dict[str, Any] = {names.DELAY: delay, names.ERROR: get_error_type(failed)}
             if failed.status is not None:
-                known[names.STATUS] = failed.status
-            self._inner.span.add_event(names.RETRY_EVENT, known)
+                attributes[names.STATUS] = failed.status
+            self._inner.span.add_event(names.RETRY_EVENT, attributes)
 
     def note_part(self, seconds: float) -> None:
         """Note when the first part of the answer arrived."""
@@ -499,44 +503,44 @@ class Spans(EpisodeSpans):
             if self._call == call:
                 return  # the steps around a gate belong to its span
             self._end_inner("cancelled")
-        found = self._cell.plan.gates.get(gate)
-        known: dict[str, Any] = {
+        loaded = self._cell.plan.gates.get(gate)
+        attributes: dict[str, Any] = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: gate,
             names.TOOL_CALL: call,
-            names.TOOL_TYPE: get_tool_type(found),
+            names.TOOL_TYPE: get_tool_type(loaded),
         }
         if turn:
-            known[names.TURN] = turn
-        if found is None:  # the model invented the name
-            known[names.TOOL] = gate = "_OTHER"
+            attributes[names.TURN] = turn
+        if loaded is None:  # the model invented the name
+            attributes[names.TOOL] = gate = "_OTHER"
         else:
             if gate not in self._descriptions:
-                self._descriptions[gate] = self._redact(found.description)
-            known[names.TOOL_DESCRIPTION] = self._descriptions[gate]
-            if found.server is not None:  # the SDK's span of the call is below this one
-                known[names.MCP_METHOD] = get_method(self._cell, found)
-                known[names.TRANSPORT] = getattr(found.server, "transport", "inproc")
-            if found.wrappers:
-                known[names.WRAPPERS] = [wrapper.name for wrapper in found.wrappers]
-        self._inner = self._start(f"{names.EXECUTE_TOOL} {gate}", known, self._outer_context)
+                self._descriptions[gate] = self._redact(loaded.description)
+            attributes[names.TOOL_DESCRIPTION] = self._descriptions[gate]
+            if loaded.server is not None:  # the SDK's span of the call is below this one
+                attributes[names.MCP_METHOD] = get_method(self._cell, loaded)
+                attributes[names.TRANSPORT] = getattr(loaded.server, "transport", "inproc")
+            if loaded.wrappers:
+                attributes[names.WRAPPERS] = [wrapper.name for wrapper in loaded.wrappers]
+        self._inner = self._start(f"{names.EXECUTE_TOOL} {gate}", attributes, self._outer_context)
         self._call = call
         if self._settings.content_on_span and self._inner.span.is_recording():
-            given = action.call.args if isinstance(action, Run | Contact | Spawn | Await) else None
-            self._note_arguments(self._inner.span, given)
+            args = action.call.args if isinstance(action, Run | Contact | Spawn | Await) else None
+            self._note_arguments(self._inner.span, args)
 
     def _begin_program(self, action: Compute) -> None:
         if self._program is not None:
             return
         medium = self._cell.plan.circle.medium_name
-        known: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             names.OPERATION: names.EXECUTE_TOOL,
             names.TOOL: medium,
             names.TOOL_TYPE: "extension",
             names.MEDIUM: medium,
             names.REPLAYED: bool(action.answers) or action.midway is not None,
         }
-        self._program = self._start(f"{names.EXECUTE_TOOL} {medium}", known, self._outer_context)
+        self._program = self._start(f"{names.EXECUTE_TOOL} {medium}", attributes, self._outer_context)
 
     def _end_program(self, kind: str | None) -> None:
         program, self._program = self._program, None
@@ -557,7 +561,7 @@ def _describe_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuer
     operation = names.PLAN if is_workflow else names.CHAT
     is_inside = is_workflow or hasattr(crystal, "respond")  # `local:` crystals speak to a server, too
     options = {} if is_summary else cell.plan.cantrip.call.sampling()
-    known: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         names.OPERATION: operation,
         names.PROVIDER: provider,
         names.REQUEST_MODEL: model,
@@ -566,13 +570,13 @@ def _describe_query(cell: Cell, crystal: Any, *, is_summary: bool) -> _AboutQuer
     for name, attribute in names.SETTINGS.items():
         value = options.get(name)
         if isinstance(value, (str, int, float)):
-            known[attribute] = value
+            attributes[attribute] = value
         elif isinstance(value, (list, tuple)):
-            known[attribute] = list(value)
+            attributes[attribute] = list(value)
     server, port = get_address(crystal)
     if server:
-        known[names.SERVER], known[names.PORT] = server, int(port)
-    return f"{operation} {model}", SpanKind.INTERNAL if is_inside else SpanKind.CLIENT, known
+        attributes[names.SERVER], attributes[names.PORT] = server, int(port)
+    return f"{operation} {model}", SpanKind.INTERNAL if is_inside else SpanKind.CLIENT, attributes
 
 
 def _end(begun: _OpenSpan | None, kind: str | None) -> None:
@@ -595,8 +599,8 @@ def _find_marked(result: Any) -> str | None:
 
 def find_error_type(result: Any) -> str:
     """Return the `error.type` of a gate's error observation: the class that the gate raised, or `tool_error`."""
-    found = _RAISED.match(result) if isinstance(result, str) else None
-    return "tool_error" if found is None else found[1]
+    match = _RAISED.match(result) if isinstance(result, str) else None
+    return "tool_error" if match is None else match[1]
 
 
 def _crash_type(reason: ExitReason | None) -> str | None:
@@ -605,8 +609,8 @@ def _crash_type(reason: ExitReason | None) -> str | None:
 
 def find_parent(variables: ContextVariables, variable: ContextVar[Any], mail: str | None) -> otel.Context:
     """Return the context in which an episode begins: its caller's, else that of the intent's mail."""
-    given = next((value for one, value in variables if one is variable), None)
-    context = otel.Context() if given is None else given
+    value_of_variable = next((value for key, value in variables if key is variable), None)
+    context = otel.Context() if value_of_variable is None else value_of_variable
     remote = parse_traceparent(mail)
     if remote is None or trace.get_current_span(context).get_span_context().is_valid:
         return context
@@ -633,9 +637,11 @@ def request_span(settings: TracingSettings, request: HttpRequest) -> Iterator[Fi
         return
     remote = parse_traceparent(request.traceparent)
     parent = otel.Context() if remote is None else trace.set_span_in_context(trace.NonRecordingSpan(remote))
-    known = {names.HTTP_METHOD: request.method, names.ROUTE: request.route}
-    known |= {name: value for name, value in ((names.PATH, request.path), (names.SCHEME, request.scheme)) if value}
-    start = partial(settings.tracer.start_span, f"{request.method} {request.route}", parent, SpanKind.SERVER, known)
+    attributes = {names.HTTP_METHOD: request.method, names.ROUTE: request.route}
+    attributes |= {name: value for name, value in ((names.PATH, request.path), (names.SCHEME, request.scheme)) if value}
+    start = partial(
+        settings.tracer.start_span, f"{request.method} {request.route}", parent, SpanKind.SERVER, attributes
+    )
     span = attempt("a request is not traced", start)
     if span is None:
         yield ignore_end
@@ -670,10 +676,10 @@ def begin_spans(
     links: list[Link] = []
     if before is not None:
         how = "resume" if resumes else "fork" if state.episode.number == 0 else "previous"
-        known: dict[str, Any] = {names.LINK: how}
+        attributes: dict[str, Any] = {names.LINK: how}
         if how == "fork" and cell.plan.parent_turn is not None:
-            known[names.TURN] = cell.plan.parent_turn
-        links.append(Link(before, known))
+            attributes[names.TURN] = cell.plan.parent_turn
+        links.append(Link(before, attributes))
     spans = Spans(settings, core, cell, state, attempt=2 if resumes else 1)
     parent = find_parent(cell.context_variables, settings.variable, mail)
     return spans if attempt("an episode is not traced", lambda: spans.begin(parent, links)) else None

@@ -165,21 +165,21 @@ def history(session_id: str, outputs: Iterable[Output]) -> dict[str, Any]:
 
 def fold(outputs: Iterable[Output]) -> dict[tuple[str, str, str], Upsert]:
     """Return the latest upsert of each item, in the order in which items appeared."""
-    known: dict[tuple[str, str, str], Upsert] = {}
+    standing: dict[tuple[str, str, str], Upsert] = {}
     for output in outputs:
         if isinstance(output, Upsert):
-            known[output.key] = output
-    return known
+            standing[output.key] = output
+    return standing
 
 
 def standing(outputs: Iterable[Output]) -> list[Upsert]:
     """Return the latest upserts of the turns' items, without those of attempts that failed."""
-    known = fold(outputs).values()
+    newest = fold(outputs).values()
     last: dict[tuple[str, str], int] = {}
-    for upsert in known:
+    for upsert in newest:
         turn = (upsert.session_id, upsert.turn_id)
         last[turn] = max(last.get(turn, 0), _attempt(upsert))
-    return [u for u in known if u.error_code != "RETRY" and _attempt(u) == last[u.session_id, u.turn_id]]
+    return [u for u in newest if u.error_code != "RETRY" and _attempt(u) == last[u.session_id, u.turn_id]]
 
 
 def _attempt(upsert: Upsert) -> int:
