@@ -152,14 +152,14 @@ def commit(
     )
 
 
-def fold_turns(plan: Plan, state: State, live: Transient, moment: Moment, kept: Remembered) -> Folded:
+def fold_turns(plan: Plan, state: State, live: Transient, moment: Moment, remembered: Remembered) -> Folded:
     """Return the record of the fold that is due, or was asked for."""
     conversation = state.conversation
     first = plan.cantrip.folding.first_kept(conversation.said, conversation.folded)
     last = conversation.starts[first - conversation.folded][1] - 1
-    marker = f"[folded: turns 1-{last}]" if kept.text is None else f"[folded: turns 1-{last}]\n{kept.text}"
+    marker = f"[folded: turns 1-{last}]" if remembered.text is None else f"[folded: turns 1-{last}]\n{remembered.text}"
     request = live.compaction or Compact()
-    return Folded(plan.entity_id, 1, last, marker, moment.at, kept.usage, request.key, request.sender)
+    return Folded(plan.entity_id, 1, last, marker, moment.at, remembered.usage, request.key, request.sender)
 
 
 def fold_results(plan: Plan, state: State, moment: Moment) -> Folded:
@@ -299,8 +299,8 @@ def _inquire(plan: Plan, state: State, live: Transient, moment: Moment, event: I
 
 def _accept_question(plan: Plan, state: State, live: Transient, moment: Moment, event: Questioned) -> list[Record]:
     call = get_current_call(state, live)
-    asked = Asked(plan.entity_id, make_turn_id(state, live), call.id, event.to, event.key, moment.at)
-    return [start(plan, state, live, call), asked] if state.turn.program is not None else [asked]
+    question = Asked(plan.entity_id, make_turn_id(state, live), call.id, event.to, event.key, moment.at)
+    return [start(plan, state, live, call), question] if state.turn.program is not None else [question]
 
 
 def _return(plan: Plan, state: State, live: Transient, moment: Moment, event: Returned) -> list[Record]:

@@ -21,11 +21,17 @@ TOKENS_A_CHARACTER: Final = 0.3
 """Used until the crystal has reported tokens: high for prose, right for code."""
 
 
-def render_utterance(said: Utterance) -> Message:
+def render_utterance(utterance: Utterance) -> Message:
     """Return the assistant message of an utterance: its text and its code, as one text."""
-    text = said.content if not said.code else f"{said.content}\n{said.code}" if said.content else said.code
-    calls = tuple(map(restore_call, said.tool_calls)) if said.tool_calls else ()
-    return Message("assistant", text, calls, None, None, False, said.thinking, said.blocks, said.images)
+    text = (
+        utterance.content
+        if not utterance.code
+        else f"{utterance.content}\n{utterance.code}"
+        if utterance.content
+        else utterance.code
+    )
+    calls = tuple(map(restore_call, utterance.tool_calls)) if utterance.tool_calls else ()
+    return Message("assistant", text, calls, None, None, False, utterance.thinking, utterance.blocks, utterance.images)
 
 
 def call_person(message: Message, number: int) -> tuple[ToolCall, ...]:

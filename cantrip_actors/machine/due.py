@@ -182,8 +182,8 @@ def _explain_missing(plan: Plan, turn: Turn, call: ToolCall) -> str:
     missing = plan.circle.unavailable(call.gate)
     if turn.requested is None:
         return missing
-    said = "" if turn.decided is None else f" ({turn.decided.by or 'a person'}: {turn.decided.decision})"
-    return f"{call.gate} was not run: the entity moved to a cantrip without it before the decision{said}; {missing}"
+    decision = "" if turn.decided is None else f" ({turn.decided.by or 'a person'}: {turn.decided.decision})"
+    return f"{call.gate} was not run: the entity moved to a cantrip without it before the decision{decision}; {missing}"
 
 
 def _due_before_call(

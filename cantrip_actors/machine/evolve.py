@@ -298,7 +298,7 @@ def _note_call(state: State, record: GateStarted | Requested) -> None:
 
 
 def _add_call(turn: Turn, call: ToolCall) -> None:
-    if all(known.id != call.id for known in turn.calls):
+    if all(earlier.id != call.id for earlier in turn.calls):
         turn.calls = (*turn.calls, call)
 
 

@@ -141,14 +141,14 @@ def _renew(state: State, now: float) -> State:
 
 def _check(state: State, now: float, living: Collection[str]) -> tuple[State, list[NodeAction]]:
     """Count polls, and load the entities again that stopped when the store was out of reach."""
-    suspended = {one: since for one, since in state.suspended.items() if one not in living}
+    suspended = {entity_id: since for entity_id, since in state.suspended.items() if entity_id not in living}
     actions: list[NodeAction] = []
-    for one, since in suspended.items():
+    for entity_id, since in suspended.items():
         if now - since > PATIENCE:
-            actions.append(GiveUp(one))
-        if one not in state.loading:
-            actions.append(Take(one))
-    left_out = {one: looks - 1 for one, looks in state.left_out.items() if looks > 0}
+            actions.append(GiveUp(entity_id))
+        if entity_id not in state.loading:
+            actions.append(Take(entity_id))
+    left_out = {entity_id: looks - 1 for entity_id, looks in state.left_out.items() if looks > 0}
     loading = state.loading | suspended.keys()
     return state._replace(suspended=suspended, left_out=left_out, loading=loading), actions
 
@@ -158,10 +158,10 @@ def _take(state: State, found: Found) -> tuple[State, list[NodeAction]]:
     state = state._replace(left_out={**state.left_out, **dict.fromkeys(found.hopeless, RETRY_POLLS)})
     (_, seen), placed = place(Seen(state.owner, state.seen), PollResult(found.members, found.unowned, found.idle))
     actions: list[NodeAction] = [
-        one for one in placed if not (isinstance(one, Take) and one.entity_id in state.loading)
+        action for action in placed if not (isinstance(action, Take) and action.entity_id in state.loading)
     ]
-    taken = {one.entity_id for one in actions if isinstance(one, Take)}
-    return state._replace(seen=seen, loading=state.loading | taken), actions
+    entity_ids = {action.entity_id for action in actions if isinstance(action, Take)}
+    return state._replace(seen=seen, loading=state.loading | entity_ids), actions
 
 
 def is_steady(state: State, now: float) -> bool:

@@ -94,57 +94,59 @@ class UnloadIdle(NamedTuple):
 
 def advance(state: State, event: PollResult) -> tuple[State, list[Take | UnloadIdle]]:
     """Return the actions of a node after a poll, and its memory for the next one."""
-    me = next((one for one in event.members if one.owner == state.owner), None)
-    seen = {one.entity_id: state.seen.get(one.entity_id, -1) + 1 for one in event.unowned}
+    me = next((member for member in event.members if member.owner == state.owner), None)
+    seen = {candidate.entity_id: state.seen.get(candidate.entity_id, -1) + 1 for candidate in event.unowned}
     if me is None:
         return State(state.owner, seen), []
     room = me.room
     taken: list[Take | UnloadIdle] = []
-    for one in event.unowned:
+    for candidate in event.unowned:
         if len(taken) >= room:
             break
-        if rank(me, one, event.members) <= seen[one.entity_id]:
-            taken.append(Take(one.entity_id))
+        if rank(me, candidate, event.members) <= seen[candidate.entity_id]:
+            taken.append(Take(candidate.entity_id))
     excess = compute_excess(me, event.members)
     if event.idle and excess:
         taken.append(UnloadIdle(excess))
     return State(state.owner, seen), taken
 
 
-def can_run(member: Member, one: Candidate, members: Iterable[Member]) -> bool:
+def can_run(member: Member, candidate: Candidate, members: Iterable[Member]) -> bool:
     """Return whether a node serves the cantrip with which an entity continues.
 
     An entity that may move goes to the newest release that offers its cantrip's name, so that it does not move back
     and forth while two releases are deployed (N-60).
     """
-    if one.may_move and one.name is not None:
+    if candidate.may_move and candidate.name is not None:
         offering = [
-            other.release_no for other in members if not other.is_draining and one.name in _get_names(other, one)
+            other.release_no
+            for other in members
+            if not other.is_draining and candidate.name in _get_names(other, candidate)
         ]
         if offering:
-            return one.name in _get_names(member, one) and member.release_no == max(offering)
-    served = _get_served(member, one)
-    return one.cantrip_id in served or one.moves_to in served
+            return candidate.name in _get_names(member, candidate) and member.release_no == max(offering)
+    served = _get_served(member, candidate)
+    return candidate.cantrip_id in served or candidate.moves_to in served
 
 
-def should_end_here(me: str, one: Candidate, members: Iterable[Member]) -> bool:
+def should_end_here(me: str, candidate: Candidate, members: Iterable[Member]) -> bool:
     """Return whether a draining node ends an episode itself, because the nodes that stay cannot continue it (0103).
 
     If no node stays, it does not: the process that is started next may serve the cantrip.
     """
     staying = [other for other in members if other.owner != me and not other.is_draining]
-    return bool(staying) and not any(can_run(other, one, staying) for other in staying)
+    return bool(staying) and not any(can_run(other, candidate, staying) for other in staying)
 
 
-def rank(me: Member, one: Candidate, members: Sequence[Member]) -> float:
+def rank(me: Member, candidate: Candidate, members: Sequence[Member]) -> float:
     """Return how many nodes come before this one for an entity; infinity if it cannot run it now."""
-    if not (me.room and can_run(me, one, members)):
+    if not (me.room and can_run(me, candidate, members)):
         return math.inf
-    own = _score(me, one.entity_id)
+    own = _score(me, candidate.entity_id)
     return sum(
-        _score(other, one.entity_id) > own
+        _score(other, candidate.entity_id) > own
         for other in members
-        if other.owner != me.owner and other.room and can_run(other, one, members)
+        if other.owner != me.owner and other.room and can_run(other, candidate, members)
     )
 
 
@@ -154,19 +156,19 @@ def order_among(owners: Iterable[str], me: str, key: str) -> int:
     return sum(place < places[me] for place in places.values()) if me in places else 0
 
 
-def may_load(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
+def may_load(me: Member, candidate: Candidate, members: Sequence[Member]) -> bool:
     """Return whether a node loads an entity with mail at once, and does not leave it to a node with more room.
 
     A node below half of its capacity loads every such entity; a fuller one only an entity that is placed on it first
     (N-17).
     """
-    place = rank(me, one, members)
+    place = rank(me, candidate, members)
     return place == 0 or (place < len(members) and me.busy * 2 < me.capacity)
 
 
-def may_cast(me: Member, one: Candidate, members: Sequence[Member]) -> bool:
+def may_cast(me: Member, candidate: Candidate, members: Sequence[Member]) -> bool:
     """Return whether a firing is placed on a node, by the rule for entities."""
-    return rank(me, one, members) == 0
+    return rank(me, candidate, members) == 0
 
 
 def compute_excess(me: Member, members: Sequence[Member]) -> int:
@@ -175,7 +177,7 @@ def compute_excess(me: Member, members: Sequence[Member]) -> int:
     That many idle entities are unloaded. If all were unloaded, a node that was overloaded for a moment would have to
     load them again for their next mail, which costs more than the load that it saves.
     """
-    loads = [one.busy / one.capacity for one in members if not one.is_draining]
+    loads = [member.busy / member.capacity for member in members if not member.is_draining]
     mean = sum(loads) / len(loads) if loads else 0.0
     load = me.busy / me.capacity
     is_overloaded = len(loads) > 1 and me.busy > 1 and load > OVERLOADED * mean and load > mean + NOISE
@@ -188,13 +190,13 @@ def _score(member: Member, entity_id: str) -> float:
     return -member.room / math.log((int.from_bytes(digest) + 1) / (2**64 + 2))
 
 
-def _get_served(member: Member, one: Candidate) -> Mapping[str, str | None]:
+def _get_served(member: Member, candidate: Candidate) -> Mapping[str, str | None]:
     """Return the contents that a node can continue an entity with; dependencies are never guessed (V-0001)."""
-    if one.is_clear or not member.unclear:
+    if candidate.is_clear or not member.unclear:
         return member.serves
     return {id: name for id, name in member.serves.items() if id not in member.unclear}
 
 
-def _get_names(member: Member, one: Candidate) -> set[str | None]:
-    served = _get_served(member, one)
+def _get_names(member: Member, candidate: Candidate) -> set[str | None]:
+    served = _get_served(member, candidate)
     return {*served.values(), *(name for name, id in member.aliases.items() if id in served)}

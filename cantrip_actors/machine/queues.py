@@ -74,15 +74,15 @@ def take(entities: Sequence[str], owner: str, most: int, text: str | None, now: 
     """
     assert text is not None, "the queue was declared"
     account = decode_account(text)
-    places, taken = dict(account.places), []
+    places, due = dict(account.places), []
     for entity in entities:
         if entity in places:
             if places[entity].owner == owner:  # an earlier answer was lost
-                taken.append(entity)
-        elif len(taken) < most and account._replace(places=places).count_room(0) > 0:
+                due.append(entity)
+        elif len(due) < most and account._replace(places=places).count_room(0) > 0:
             places[entity] = Place(owner, now)
-            taken.append(entity)
-    return _encode(account._replace(places=places)), taken
+            due.append(entity)
+    return _encode(account._replace(places=places)), due
 
 
 def free(over: Collection[str], absent: Collection[str], text: str | None, now: float) -> tuple[str, int]:

@@ -47,9 +47,9 @@ def make_rule(
     now: float, *, at: str | datetime | None, every: float | None, cron: str | None, zone: str | None
 ) -> Rule:
     """Return the rule of these arguments. Raises InvalidSchedule for a rule that is invalid, or never fires."""
-    given = [name for name, value in (("at", at), ("every", every), ("cron", cron)) if value is not None]
-    if len(given) != 1:
-        got = " and ".join(given) or "none of them"
+    settings = [name for name, value in (("at", at), ("every", every), ("cron", cron)) if value is not None]
+    if len(settings) != 1:
+        got = " and ".join(settings) or "none of them"
         raise InvalidSchedule(f"expected exactly one of at, every and cron, got {got}")
     if every is not None:
         if zone is not None:
@@ -118,13 +118,15 @@ def _find_next_of_cron(cron: str, zone: ZoneInfo, after: float) -> float | None:
     counts_real_hours = minute.startswith("*") or hour.startswith("*")
     now = _wall_clock(after, zone)
     later = _wall_clock(after + _LONGEST_CHANGE.total_seconds(), zone) - _LONGEST_CHANGE  # less, if it is set back soon
-    found: float | None = None
+    earliest: float | None = None
     for local in CronSim(cron, min(now, later)):
         moments = _real_moments(local, zone) if counts_real_hours else [_first_moment(local, zone).timestamp()]
-        found = min([*([] if found is None else [found]), *(one for one in moments if one > after)], default=None)
-        if found is not None and local.replace(tzinfo=zone).timestamp() >= found:
+        earliest = min(
+            [*([] if earliest is None else [earliest]), *(moment for moment in moments if moment > after)], default=None
+        )
+        if earliest is not None and local.replace(tzinfo=zone).timestamp() >= earliest:
             break
-    return found
+    return earliest
 
 
 def _wall_clock(time: float, zone: ZoneInfo) -> datetime:
@@ -134,7 +136,7 @@ def _wall_clock(time: float, zone: ZoneInfo) -> datetime:
 def _real_moments(local: datetime, zone: ZoneInfo) -> list[float]:
     """Return the moments at which a clock in the zone shows a local time: none, one or two."""
     moments = {local.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1)}
-    return [one for one in moments if _wall_clock(one, zone) == local]
+    return [moment for moment in moments if _wall_clock(moment, zone) == local]
 
 
 def _first_moment(local: datetime, zone: ZoneInfo) -> datetime:
@@ -177,13 +179,13 @@ def plan_step(row: Timer, now: float, *, is_busy: bool) -> ScheduleStep:
         overlap, caught_up = "queue", schedule.caught_up + 1 if is_behind else 0
     if is_behind and (schedule.catch_up == "one" or caught_up >= MOST):
         following, caught_up = find_next(schedule.rule, now), 0
-    taken = replace(schedule, next=following, caught_up=caught_up)
+    fired = replace(schedule, next=following, caught_up=caught_up)
     queued = (*schedule.queued, due)[:MOST]
     if is_busy and overlap == "queue" and schedule.to == "cantrip":
-        return ScheduleStep(_make_row(row, replace(taken, queued=queued)), waits=True)
+        return ScheduleStep(_make_row(row, replace(fired, queued=queued)), waits=True)
     if is_busy and overlap == "skip":
-        return ScheduleStep(_make_row(row, taken))
-    return _fire(row, taken, queued[0], queued[1:], stops_last=is_busy and overlap == "stop")
+        return ScheduleStep(_make_row(row, fired))
+    return _fire(row, fired, queued[0], queued[1:], stops_last=is_busy and overlap == "stop")
 
 
 def _fire(

@@ -154,7 +154,7 @@ class Conversation:
 
     def get_header_at(self, index: int) -> Header:
         """Return the header with the cantrip, call, circle and crystal in force at the item with this index."""
-        moves = [one.header for one in self.items[self.inherited : index] if isinstance(one, Moved)]
+        moves = [item.header for item in self.items[self.inherited : index] if isinstance(item, Moved)]
         return moves[-1] if moves else self.header
 
     def split_by_call(self) -> Iterator[Conversation]:
@@ -163,7 +163,7 @@ class Conversation:
         Each one has the header of its call and ends where the next call begins. Its `inherited` counts the items before
         its call. Of several calls, one without utterances is left out.
         """
-        moves = [at for at, one in enumerate(self.items) if at >= self.inherited and isinstance(one, Moved)]
+        moves = [at for at, item in enumerate(self.items) if at >= self.inherited and isinstance(item, Moved)]
         if not moves:
             yield self
             return
@@ -268,13 +268,13 @@ class _Open:
         rest = self.utterance.tool_calls[len(results) :]
         why = SKIPPED if self.turns[-1].terminated else LEFT_OUT
         results += [Result(call.id, call.gate, why) for call in rest]
-        given = tuple(rewards.get(turn.turn_id) for turn in self.turns)
+        rewards_of_turns = tuple(rewards.get(turn.turn_id) for turn in self.turns)
         return Said(
             self.utterance,
             tuple(results),
             tuple(others),
             tuple(self.turns),
-            given,
+            rewards_of_turns,
             tuple(self.decisions),
             tuple(self.resumes),
             reply,
@@ -342,30 +342,30 @@ class _Reader:
                 pass
 
     def _act(self, record: Utterance | GateFinished | Committed | ChildStarted | Decided) -> None:
-        said = self._open
+        opened = self._open
         if isinstance(record, Utterance):
             is_spoken = self._is_for_person and bool(call_person(render_utterance(record), 1))
             self._open = _Open(record, is_spoken=is_spoken)
-        elif said is None:
+        elif opened is None:
             return
         elif isinstance(record, GateFinished):
-            said.take(record)
+            opened.take(record)
         elif isinstance(record, ChildStarted):
-            said.children.append(record)
+            opened.children.append(record)
         elif isinstance(record, Decided):
-            said.decisions.append(record)
+            opened.decisions.append(record)
         else:
-            self._commit(said, record)
+            self._commit(opened, record)
 
-    def _commit(self, said: _Open, turn: Committed) -> None:
-        if not said.turns:
-            self._items.append(said)
-        said.turns.append(turn)
-        said.resumes += self._resumes
+    def _commit(self, opened: _Open, turn: Committed) -> None:
+        if not opened.turns:
+            self._items.append(opened)
+        opened.turns.append(turn)
+        opened.resumes += self._resumes
         self._resumes = []
-        said.committed = (len(said.results), len(said.others))
-        coded = said.utterance.code is not None and self._is_coded
-        if not said.utterance.tool_calls and not turn.terminated and not coded and not said.is_spoken:
+        opened.committed = (len(opened.results), len(opened.others))
+        coded = opened.utterance.code is not None and self._is_coded
+        if not opened.utterance.tool_calls and not turn.terminated and not coded and not opened.is_spoken:
             self._hear("reminder", NO_GATE, turn.at, turn.entity_id)
 
     def _hear(

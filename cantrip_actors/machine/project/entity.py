@@ -159,7 +159,9 @@ def find_settled_at(records: Iterable[Record]) -> str | None:
     if not isinstance(first, IntentGiven):
         return get_time(first)
     ends = (
-        one for one in rest if ends_episode(one, lasting=True) or compute_life(one, Life.BUSY, lasting=True) > Life.BUSY
+        record
+        for record in rest
+        if ends_episode(record, lasting=True) or compute_life(record, Life.BUSY, lasting=True) > Life.BUSY
     )
     return next(map(get_time, ends), None)
 
@@ -171,8 +173,8 @@ def has_taken(records: Iterable[Record], key: str) -> bool:
 
 def find_last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
     """Return the provider's metadata of the newest utterance, such as its reason to stop."""
-    said = next((one for one in reversed(records) if isinstance(one, Utterance)), None)
-    return {} if said is None else said.metadata
+    utterance = next((record for record in reversed(records) if isinstance(record, Utterance)), None)
+    return {} if utterance is None else utterance.metadata
 
 
 def find_observation(records: Iterable[Record], call_id: str) -> Observation | None:

@@ -25,15 +25,15 @@ def find_open_request(newest: Sequence[Record]) -> Requested | None:
 
 def find_decision(records: Iterable[Record], request_id: str) -> Requested | Verdict | None:
     """Return the decision about a request; the request if it is open; None if there is no such request."""
-    found: Requested | None = None
+    request: Requested | None = None
     for record in records:
         if isinstance(record, Requested):
-            found = record if record.id == request_id else found
-        elif found is not None and isinstance(record, Decided):
+            request = record if record.id == request_id else request
+        elif request is not None and isinstance(record, Decided):
             return Verdict(record.decision, record.by, record.at, record.note)
-        elif found is not None and isinstance(record, GateFinished):  # the episode was ended from outside
+        elif request is not None and isinstance(record, GateFinished):  # the episode was ended from outside
             return Verdict("expired", "", "", "the call was ended first")
-    return found
+    return request
 
 
 def read_last_reply(records: Iterable[Record]) -> str | None:

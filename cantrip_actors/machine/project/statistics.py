@@ -196,6 +196,6 @@ def tally(records: Sequence[Record]) -> Tally:
             case _:
                 pass
     sums.states[status] += 1
-    rewards = [given[-1].reward for given in collect_rewards(records).values()]
+    rewards = [rewards_of_turn[-1].reward for rewards_of_turn in collect_rewards(records).values()]
     sums.rewarded, sums.reward_total = len(rewards), math.fsum(rewards)
     return sums

@@ -58,7 +58,7 @@ class Entry(NamedTuple):
 def read_entries(records: Sequence[Record]) -> Iterator[Entry]:
     """Yield the history of one entity, in order, from its whole log."""
     turns = read_turns(records)
-    said: Utterance | None = None
+    utterance: Utterance | None = None
     durations: list[float] = []
     for record in records:
         make = _ENTRIES.get(type(record))
@@ -66,27 +66,27 @@ def read_entries(records: Sequence[Record]) -> Iterator[Entry]:
             yield make(record)
         match record:
             case IntentGiven() | Undone() | ForgottenRecord():
-                said = None
+                utterance = None
             case Utterance():
-                said, durations = record, []
+                utterance, durations = record, []
             case GateFinished():
                 durations.append(record.duration_ms)
             case Committed():
                 yield Entry("turn", "", record.at, turn=next(turns), durations=tuple(durations))
-                said, durations = None, []
+                utterance, durations = None, []
             case _:
                 pass
-    if said is not None:
-        yield Entry("cut", _render_utterance(said), images=said.images)
+    if utterance is not None:
+        yield Entry("cut", _render_utterance(utterance), images=utterance.images)
 
 
 def collect_rewards(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
     """Return the rewards of each turn, oldest first: the latest counts (LOOM-3)."""
-    found: dict[str, list[Rewarded]] = {}
+    rewards: dict[str, list[Rewarded]] = {}
     for record in records:
         if isinstance(record, Rewarded):
-            found.setdefault(record.turn_id, []).append(record)
-    return found
+            rewards.setdefault(record.turn_id, []).append(record)
+    return rewards
 
 
 def read_turns(records: Iterable[Record]) -> Iterator[Turn]:
@@ -138,12 +138,12 @@ def split_asides(asides: Iterable[tuple[int, Record]], position: int) -> tuple[l
 
 def begins_inside(records: Iterable[Record]) -> bool:
     """Return whether the first turn that these records complete continues an utterance from before them (LOOM-8)."""
-    said: set[str] = set()
+    utterances: set[str] = set()
     for record in records:
         if isinstance(record, Utterance):
-            said.add(record.turn_id)
+            utterances.add(record.turn_id)
         elif isinstance(record, Committed):
-            return record.utterance_id not in said
+            return record.utterance_id not in utterances
     return False
 
 
@@ -183,18 +183,18 @@ class TurnReader:
 
 def list_started_calls(records: Iterable[Record]) -> set[tuple[str, str | None]]:
     """Return the gate calls whose start is recorded, each as its turn and its id: these ran, even if they failed."""
-    return {(one.turn_id, one.tool_call_id) for one in records if isinstance(one, GateStarted)}
+    return {(record.turn_id, record.tool_call_id) for record in records if isinstance(record, GateStarted)}
 
 
 def list_finished_calls(records: Iterable[Record]) -> list[GateFinished]:
     """Return the gate calls that have a result, oldest first, with those of the turn under way."""
-    return [one for one in records if isinstance(one, GateFinished)]
+    return [record for record in records if isinstance(record, GateFinished)]
 
 
-def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation], cantrip: str) -> Turn:
+def _build_turn(done: Committed, utterance: Utterance | None, gates: list[Observation], cantrip: str) -> Turn:
     continues = done.utterance_id != done.turn_id
-    usage = NO_USAGE if said is None or continues else said.usage
-    calls = said.tool_calls if said is not None else ()
+    usage = NO_USAGE if utterance is None or continues else utterance.usage
+    calls = utterance.tool_calls if utterance is not None else ()
     if calls:
         args = {call.id: call.args for call in calls}
         gates = [
@@ -218,7 +218,7 @@ def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation
         cantrip_id=cantrip,
         entity_id=done.entity_id,
         sequence=done.sequence,
-        utterance=_render_utterance(said),
+        utterance=_render_utterance(utterance),
         observation="\n".join(o.content for o in gates),
         gate_calls=tuple(gates),
         metadata=TurnMetadata(
@@ -228,38 +228,42 @@ def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation
             done.duration_ms,
             done.at,
             usage.cost,
-            _count_written(said, usage),
+            _count_written(utterance, usage),
         ),
         terminated=done.terminated,
         truncated=done.truncated,
         utterance_id=done.utterance_id,
-        content=said.content if said is not None else None,
+        content=utterance.content if utterance is not None else None,
         tool_calls=calls,
-        thinking=said.thinking if said is not None else None,
-        code=said.code if said is not None else None,
-        blocks=said.blocks if said is not None else (),
+        thinking=utterance.thinking if utterance is not None else None,
+        code=utterance.code if utterance is not None else None,
+        blocks=utterance.blocks if utterance is not None else (),
         ward=done.ward,
-        made=said.images if said is not None and not continues else (),
-        server_calls=find_server_calls(said.metadata) if said is not None and not continues else (),
-        citations=find_citations(said.metadata) if said is not None and not continues else (),
-        left_out=_read_left_out(said) if said is not None and not continues else (),
-        adjusted=_read_adjusted(said) if said is not None and not continues else {},
+        made=utterance.images if utterance is not None and not continues else (),
+        server_calls=find_server_calls(utterance.metadata) if utterance is not None and not continues else (),
+        citations=find_citations(utterance.metadata) if utterance is not None and not continues else (),
+        left_out=_read_left_out(utterance) if utterance is not None and not continues else (),
+        adjusted=_read_adjusted(utterance) if utterance is not None and not continues else {},
     )
 
 
-def _read_left_out(said: Utterance) -> tuple[str, ...]:
-    names = said.metadata.get("left_out")
+def _read_left_out(utterance: Utterance) -> tuple[str, ...]:
+    names = utterance.metadata.get("left_out")
     return tuple(map(str, names)) if isinstance(names, (list, tuple)) else ()
 
 
-def _read_adjusted(said: Utterance) -> Mapping[str, Mapping[str, str]]:
-    changes = said.metadata.get("adjusted")
-    return changes if isinstance(changes, Mapping) and all(isinstance(one, Mapping) for one in changes.values()) else {}
+def _read_adjusted(utterance: Utterance) -> Mapping[str, Mapping[str, str]]:
+    changes = utterance.metadata.get("adjusted")
+    return (
+        changes
+        if isinstance(changes, Mapping) and all(isinstance(change, Mapping) for change in changes.values())
+        else {}
+    )
 
 
-def _count_written(said: Utterance | None, usage: Usage) -> int:
-    told = 0 if said is None or usage is NO_USAGE else said.metadata.get("cache_written_tokens", 0)
-    return told if isinstance(told, int) else 0
+def _count_written(utterance: Utterance | None, usage: Usage) -> int:
+    written = 0 if utterance is None or usage is NO_USAGE else utterance.metadata.get("cache_written_tokens", 0)
+    return written if isinstance(written, int) else 0
 
 
 def _explain_undone(record: Undone) -> str:
@@ -278,13 +282,13 @@ def _explain_forgotten(record: ForgottenRecord) -> str:
     return f"forgotten{by}: {record.why}" if record.why else f"forgotten{by}"
 
 
-def _render_utterance(said: Utterance | None) -> str:
-    if said is None:
+def _render_utterance(utterance: Utterance | None) -> str:
+    if utterance is None:
         return ""
-    parts = [said.content] if said.content else []
-    if said.code:
-        parts.append(said.code)
-    parts += [f"{call.gate}({call.arguments})" for call in said.tool_calls]
+    parts = [utterance.content] if utterance.content else []
+    if utterance.code:
+        parts.append(utterance.code)
+    parts += [f"{call.gate}({call.arguments})" for call in utterance.tool_calls]
     return "\n".join(parts)
 
 
