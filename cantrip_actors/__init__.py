@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.people.requests import RequestFeed, RequestSource
     from cantrip_actors.runtime.time.schedules import Schedule
     from cantrip_actors.stream.events import (
+        AdoptedEvent,
         AttemptFailedEvent,
         DecidedEvent,
         DelegatedEvent,
@@ -142,6 +143,7 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, ask_first, wrap
 
 __all__ = [
+    "AdoptedEvent",
     "PROVIDED",
     "AllowanceSpent",
     "AlreadyDecided",
@@ -341,6 +343,7 @@ _HOMES = {
     "cantrip_actors.terms.gate": ("Gate",),
     "cantrip_actors.terms.gate_function": ("Injected", "gate"),
     "cantrip_actors.stream.events": (
+        "AdoptedEvent",
         "AttemptFailedEvent",
         "DecidedEvent",
         "DelegatedEvent",

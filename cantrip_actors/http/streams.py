@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
-from cantrip_actors.http.encoding import DURABLE, read_durable
+from cantrip_actors.loom.export.story import DURABLE, read_durable
 from cantrip_actors.http.feeds import Frame, Select, Snapshot, render_history, select_standing
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sessions import check_scope

@@ -40,7 +40,6 @@ class Entry(NamedTuple):
 
     `text` is the intent, the message, the fold's marker, the new system prompt, the reason of the end (`reason` is the
     short form), or an utterance whose turn a crash interrupted. The `reason` of a move is the id of the new cantrip.
-    `durations` are those of the turn's gates, in milliseconds.
     """
 
     kind: Literal["intent", "steer", "fold", "turn", "end", "cut", "moved", "undo"]
@@ -50,7 +49,6 @@ class Entry(NamedTuple):
     context: Any = None
     reason: str = ""
     turn: Turn | None = None
-    durations: tuple[float, ...] = ()
     history: tuple[Recalled, ...] = ()
     """The messages before an intent."""
 
@@ -59,7 +57,6 @@ def read_entries(records: Sequence[Record]) -> Iterator[Entry]:
     """Yield the history of one entity, in order, from its whole log."""
     turns = read_turns(records)
     said: Utterance | None = None
-    durations: list[float] = []
     for record in records:
         make = _ENTRIES.get(type(record))
         if make is not None:
@@ -68,12 +65,10 @@ def read_entries(records: Sequence[Record]) -> Iterator[Entry]:
             case IntentGiven() | Undone() | ForgottenRecord():
                 said = None
             case Utterance():
-                said, durations = record, []
-            case GateFinished():
-                durations.append(record.duration_ms)
+                said = record
             case Committed():
-                yield Entry("turn", "", record.at, turn=next(turns), durations=tuple(durations))
-                said, durations = None, []
+                yield Entry("turn", "", record.at, turn=next(turns))
+                said = None
             case _:
                 pass
     if said is not None:
@@ -153,7 +148,7 @@ class TurnReader:
     def __init__(self) -> None:
         self._cantrip_id = ""
         self._said: Utterance | None = None
-        self._gates: list[Observation] = []
+        self._gates: list[GateFinished] = []
         self._decisions: list[Decided] = []
         self._resumes: list[Resumed] = []
 
@@ -161,7 +156,7 @@ class TurnReader:
         """Add the next record of the log; return the turn if this record commits it."""
         match record:
             case GateFinished():
-                self._gates.append(record.observation)
+                self._gates.append(record)
             case Utterance():
                 self._said, self._gates, self._decisions = record, [], []
             case Decided():
@@ -191,10 +186,11 @@ def list_finished_calls(records: Iterable[Record]) -> list[GateFinished]:
     return [one for one in records if isinstance(one, GateFinished)]
 
 
-def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation], cantrip: str) -> Turn:
+def _build_turn(done: Committed, said: Utterance | None, finished: list[GateFinished], cantrip: str) -> Turn:
     continues = done.utterance_id != done.turn_id
     usage = NO_USAGE if said is None or continues else said.usage
     calls = said.tool_calls if said is not None else ()
+    gates = [one.observation for one in finished]
     if calls:
         args = {call.id: call.args for call in calls}
         gates = [
@@ -244,6 +240,7 @@ def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation
         citations=find_citations(said.metadata) if said is not None and not continues else (),
         left_out=_read_left_out(said) if said is not None and not continues else (),
         adjusted=_read_adjusted(said) if said is not None and not continues else {},
+        gate_durations=tuple(one.duration_ms for one in finished),
     )
 
 
