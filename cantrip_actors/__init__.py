@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         EpisodeEndedEvent,
         FinalResponseEvent,
         FoldedEvent,
+        ForgottenEvent,
         ImageEvent,
         ItemEndEvent,
         MissedEvent,
@@ -143,8 +144,8 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, ask_first, wrap
 
 __all__ = [
-    "AdoptedEvent",
     "PROVIDED",
+    "AdoptedEvent",
     "AllowanceSpent",
     "AlreadyDecided",
     "AskCycle",
@@ -181,6 +182,7 @@ __all__ = [
     "FoldedEvent",
     "Folding",
     "Forgotten",
+    "ForgottenEvent",
     "Gate",
     "GateCall",
     "Held",
@@ -354,6 +356,7 @@ _HOMES = {
         "EpisodeEndedEvent",
         "FinalResponseEvent",
         "FoldedEvent",
+        "ForgottenEvent",
         "ImageEvent",
         "ItemEndEvent",
         "MissedEvent",

@@ -25,6 +25,7 @@ from cantrip_actors import (
     EntityEndedEvent,
     EntityStartedEvent,
     FoldedEvent,
+    ForgottenEvent,
     MissedEvent,
     RequestedEvent,
     ResumedEvent,
@@ -35,8 +36,8 @@ from cantrip_actors import (
     Subscription,
     UndoneEvent,
 )
-from cantrip_actors.loom.export.story import DurableEvent, build_data, find_kind, read_durable
 from cantrip_actors.http.sse import COMMENT, QUIET, RETRY, encode_event
+from cantrip_actors.loom.export.story import DurableEvent, build_data, find_kind, read_durable
 from cantrip_actors.observe import FellBehind, Output, TurnComplete, TurnError, Upsert, Upserts, as_message, standing
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
@@ -59,7 +60,7 @@ AT_ONCE: Final = 512
 
 _ANNOUNCING: Final = (
     *(StepCompleteEvent, RequestedEvent, DecidedEvent, EntityStartedEvent, EntityEndedEvent, MissedEvent),
-    *(AdoptedEvent, SteeredEvent, FoldedEvent, UndoneEvent, ResumedEvent, ServerChangedEvent),
+    *(AdoptedEvent, SteeredEvent, FoldedEvent, ForgottenEvent, UndoneEvent, ResumedEvent, ServerChangedEvent),
 )
 """The runtime's events after which the loom has new records, and the one that is in no log."""
 

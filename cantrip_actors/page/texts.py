@@ -21,7 +21,9 @@ _EXPORT_LIST: Final = re.compile(r"^export \{ ([^}]*) \};$", re.MULTILINE)
 def read_texts() -> dict[str, str]:
     """Return the texts of the page by their names."""
     folder = files(__package__).joinpath("web")
-    found = [("", file) for file in folder.iterdir()] + [("vendor/", file) for file in folder.joinpath("vendor").iterdir()]
+    found = [("", file) for file in folder.iterdir()] + [
+        ("vendor/", file) for file in folder.joinpath("vendor").iterdir()
+    ]
     return {
         f"{place}{file.name}": file.read_text(encoding="utf-8")
         for place, file in found

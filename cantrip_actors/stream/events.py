@@ -143,6 +143,13 @@ class EntityEndedEvent(EntityEvent, frozen=True, gc=False):
     outcome: Outcome | None = None
 
 
+class ForgottenEvent(EntityEvent, frozen=True, gc=False):
+    """The content of the entity's log was erased. `by` asked for it, and `why` says the reason."""
+
+    by: str
+    why: str
+
+
 class ServerChangedEvent(EntityEvent, frozen=True, gc=False):
     """An MCP server of the entity has changed its list of "tools", "prompts" or "resources".
 

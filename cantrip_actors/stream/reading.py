@@ -28,6 +28,7 @@ from cantrip_actors.records.records import (
     Decided,
     Ended,
     Folded,
+    ForgottenRecord,
     GateFinished,
     GateStarted,
     Header,
@@ -52,6 +53,7 @@ from cantrip_actors.stream.events import (
     EpisodeEndedEvent,
     FinalResponseEvent,
     FoldedEvent,
+    ForgottenEvent,
     ImageEvent,
     RequestedEvent,
     ResumedEvent,
@@ -276,6 +278,7 @@ _READ: Final[dict[type[Record], Callable[[Any, float], Iterable[EntityEvent]]]] 
     Folded: lambda record, at: (
         FoldedEvent(record.entity_id, at, record.first, record.last, record.marker, record.usage),
     ),
+    ForgottenRecord: lambda record, at: (ForgottenEvent(record.entity_id, at, record.by, record.why),),
     Undone: lambda record, at: (UndoneEvent(record.entity_id, at, record.first, record.last, record.sender or ""),),
 }
 

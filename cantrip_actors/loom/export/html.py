@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -44,8 +45,8 @@ def html_page(loom: Loom, entities: Iterable[str] | None = None, *, title: str =
         "base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
     )
     head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n<meta name="referrer" content="no-referrer">\n'
-        f"<style>{style}</style>"
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        f'<meta name="referrer" content="no-referrer">\n<style>{style}</style>'
     )
     yield fill_page(read_texts()["page.html"], title=title, head=head).encode("utf-8", "replace")
     total = Tally()
@@ -85,14 +86,11 @@ def _build_listed(loom: Loom, header: Header) -> dict[str, Any]:
 
 def _build_entity(entity_id: str, records: Sequence[Record]) -> dict[str, Any]:
     """Return the story of an entity, and an utterance that is not yet a turn."""
-    last = None
-    for last in read_entries(records):
-        pass
-    said = {"type": "message", "sessionId": entity_id, "turnId": "", "itemId": "said", "status": "update"}
-    is_cut = last is not None and last.kind == "cut"
+    upsert = {"type": "message", "sessionId": entity_id, "turnId": "", "itemId": "said", "status": "update"}
+    last = deque(read_entries(records), maxlen=1)
     return {
         "items": list(map(_build_item, read_durable(EventLog(), records))),
-        "live": [{**said, "content": last.text}] if last is not None and is_cut else [],
+        "live": [{**upsert, "content": entry.text} for entry in last if entry.kind == "cut"],
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from cantrip_actors.loom.export.shapes import message_shape, outcome_shape
 from cantrip_actors.loom.export.thread import build_image_fields, build_turn_fields
-from cantrip_actors.machine.project.conversation import build_history_messages
+from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.records.door import name_decider
 from cantrip_actors.records.records import IntentGiven, Record, get_images
 from cantrip_actors.records.turn import Turn
@@ -19,6 +19,7 @@ from cantrip_actors.stream.events import (
     EntityStartedEvent,
     EpisodeEndedEvent,
     FoldedEvent,
+    ForgottenEvent,
     RequestedEvent,
     ResumedEvent,
     RewardedEvent,
@@ -42,6 +43,7 @@ DURABLE: Final[dict[type[EntityEvent], str]] = {
     ResumedEvent: "resume",
     EpisodeEndedEvent: "episode",
     EntityEndedEvent: "end",
+    ForgottenEvent: "forget",
 }
 """The kinds of events that a stream shows with an id; a further intent is an `intent`."""
 
@@ -124,6 +126,7 @@ _PLAIN: Final[dict[type[EntityEvent], tuple[str, ...]]] = {
     UndoneEvent: ("first", "last"),
     RewardedEvent: ("turn_id", "reward"),
     ResumedEvent: (),
+    ForgottenEvent: ("why",),
 }
 """The events that are shown as they are, and their fields."""
 
@@ -211,10 +214,7 @@ def _build_turn(turn: Turn) -> dict[str, Any]:
         if call.id not in finished
     ]
     timed = zip(fields["gate_calls"], turn.gate_calls, turn.gate_durations, strict=True)
-    calls = [
-        {**call, "duration_ms": ms, **({"ephemeral": True} if seen.ephemeral else {})}
-        for call, seen, ms in timed
-    ]
+    calls = [{**call, "duration_ms": ms, **({"ephemeral": True} if seen.ephemeral else {})} for call, seen, ms in timed]
     more = {"thinking": turn.thinking, "code": turn.code, "open_calls": open_calls, "continues": turn.continues}
     return {
         **fields,

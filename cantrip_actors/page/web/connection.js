@@ -1,6 +1,6 @@
 // One event stream for the page. It begins with a snapshot each time, so whatever was missed is there again.
 
-const KINDS = ["entity", "intent", "steer", "turn", "request", "decision", "adopt", "fold", "undo", "reward", "resume", "episode", "end", "upsert"];
+const KINDS = ["entity", "intent", "steer", "turn", "request", "decision", "adopt", "fold", "undo", "reward", "resume", "episode", "end", "forget", "upsert"];
 
 export class Connection {
   #source = null;

@@ -174,6 +174,7 @@ export class Model {
         this.live.delete(id);
         for (const [key, one] of this.requests) if (one.entity === id) this.requests.delete(key);
         break;
+      case "forget": this.set(id, { state: "forgotten", over: true, say: "" }); break;
       default: break;
     }
     this.set(id, { heard: this.heard, ...(["request", "decision", "episode", "end"].includes(kind) ? { asked: this.heard } : {}) });

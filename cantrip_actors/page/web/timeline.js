@@ -210,6 +210,7 @@ export class Timeline {
       case "fold": return h("li", { class: "step dim" }, h("span", { class: "knot" }, sign("fold")), h("details", { class: "line fold" },
         h("summary", { class: "say" }, `turns ${data.first} to ${data.last} are folded for the crystal`, time(Date.parse(data.at))), prose(data.marker)));
       case "adopt": return line("again", "now", ["works from here on with cantrip ", write(h("code"), data.cantrip ?? data.cantrip_id)], "", data.at);
+      case "forget": return line("ring", "dim", ["forgotten by ", by(data.by)], data.why ? write(h("p", { class: "note", dir: "auto" }), data.why) : "", data.at);
       case "undo": return this.#undo(data, line, by);
       case "reward": return this.#reward(data, line, by);
       case "resume": return line("again", "now", ["resumed by ", by(data.by)], "", data.at);
