@@ -14,19 +14,16 @@ from typing import Final
 
 _IMPORT: Final = re.compile(r'^import (?:(\{[^}]*\}) from )?"\./([^"]+)";$', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export (?=(?:const|let|class|function|async function) ([$\w]+))", re.MULTILINE)
-_EXPORT_LIST: Final = re.compile(r"^export \{ ([^}]*) \};$", re.MULTILINE)
 
 
 @cache
 def read_texts() -> dict[str, str]:
     """Return the texts of the page by their names."""
     folder = files(__package__).joinpath("web")
-    found = [("", file) for file in folder.iterdir()] + [
-        ("vendor/", file) for file in folder.joinpath("vendor").iterdir()
-    ]
     return {
         f"{place}{file.name}": file.read_text(encoding="utf-8")
-        for place, file in found
+        for place, files_there in (("", folder), ("vendor/", folder.joinpath("vendor")))
+        for file in files_there.iterdir()
         if file.name.endswith((".html", ".css", ".js"))
     }
 
@@ -51,13 +48,16 @@ def _add_module(name: str, written: dict[str, str]) -> None:
     if name in written:
         return
     text = read_texts()[name]
-    for imported in _IMPORT.findall(text):
-        _add_module(imported[1], written)
+    for _, needed in _IMPORT.findall(text):
+        _add_module(needed, written)
     if name.startswith("vendor/"):  # a script that defines a global
         written[name] = text.replace("<!--", r"<\!--")
         return
-    lists = _EXPORT_LIST.findall(text)
-    exported = [*_EXPORT.findall(text), *(one.strip() for found in lists for one in found.split(","))]
-    body = _EXPORT.sub("", _EXPORT_LIST.sub("", text))
-    body = _IMPORT.sub(lambda found: f'const {found[1]} = modules["{found[2]}"];' if found[1] else "", body)
-    written[name] = f'modules["{name}"] = (() => {{\n{body}\nreturn {{ {", ".join(exported)} }};\n}})();'
+    names = ", ".join(_EXPORT.findall(text))
+    body = _IMPORT.sub(_write_import, _EXPORT.sub("", text))
+    written[name] = f'modules["{name}"] = (() => {{\n{body}\nreturn {{ {names} }};\n}})();'
+
+
+def _write_import(match: re.Match[str]) -> str:
+    names, module = match.groups()
+    return f'const {names} = modules["{module}"];' if names else ""

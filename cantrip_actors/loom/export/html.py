@@ -23,10 +23,10 @@ from cantrip_actors.loom.export.story import DurableEvent, build_item, read_dura
 from cantrip_actors.loom.overview import read_overview
 from cantrip_actors.loom.statistics import Tally, tally
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.project import find_header_in_force, read_entries
+from cantrip_actors.machine.project import as_intent, find_header_in_force, read_entries
 from cantrip_actors.page.texts import bundle, fill_page, read_texts
 from cantrip_actors.records.codec import dump_json
-from cantrip_actors.records.records import Header, IntentGiven, Record
+from cantrip_actors.records.records import Header, Record
 from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.terms.messages import as_text
 
@@ -98,9 +98,9 @@ def _build_item(durable: DurableEvent) -> dict[str, Any]:
     """Return an event as the live page gets it, with the context of an intent, without what a turn says twice."""
     item = build_item(durable)
     data = {name: value for name, value in item["data"].items() if name not in ("utterance", "observation")}
-    record = durable.record
-    if isinstance(record, IntentGiven) and record.context is not None:
-        data["context"] = record.context
+    given = as_intent(durable.record)
+    if given is not None and given.context is not None:
+        data["context"] = given.context
     return {**item, "data": data}
 
 

@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 
 from cantrip_actors.loom.export.shapes import message_shape, outcome_shape
 from cantrip_actors.loom.export.thread import build_image_fields, build_turn_fields
-from cantrip_actors.terms.history import build_history_messages
+from cantrip_actors.machine.project import as_intent
 from cantrip_actors.records.door import name_decider
-from cantrip_actors.records.records import IntentGiven, Record, get_images
+from cantrip_actors.records.records import Record, get_images
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.stream.events import (
     AdoptedEvent,
@@ -29,6 +29,7 @@ from cantrip_actors.stream.events import (
 )
 from cantrip_actors.stream.reading import EventId, EventLog, format_instant
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.history import build_history_messages
 
 DURABLE: Final[dict[type[EntityEvent], str]] = {
     EntityStartedEvent: "entity",
@@ -164,10 +165,11 @@ def _build_images(images: Iterable[File]) -> dict[str, Any]:
 
 def _build_given(record: Record) -> dict[str, Any]:
     """Return what came with an intent: its images, and the messages of an earlier conversation."""
-    if not isinstance(record, IntentGiven):
+    given = as_intent(record)
+    if given is None:
         return {}
-    history = list(map(message_shape, build_history_messages(record.history, record.past_images)))
-    return _build_images(record.own_images) | ({"history": history} if history else {})
+    history = list(map(message_shape, build_history_messages(given.history, given.past_images)))
+    return _build_images(given.own_images) | ({"history": history} if history else {})
 
 
 def _build_beginning(event: EntityStartedEvent, at: str) -> dict[str, Any]:
