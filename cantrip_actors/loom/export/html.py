@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,7 +21,7 @@ from cantrip_actors.loom.export.story import DurableEvent, build_item, read_dura
 from cantrip_actors.loom.overview import read_overview
 from cantrip_actors.loom.statistics import Tally, tally
 from cantrip_actors.loom.view import Loom
-from cantrip_actors.machine.project import as_intent, find_header_in_force, read_entries
+from cantrip_actors.machine.project import as_intent, find_cut_utterance, find_header_in_force, render_utterance
 from cantrip_actors.page.texts import bundle, fill_page, read_texts
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Header, Record
@@ -86,11 +84,11 @@ def _build_listed(loom: Loom, header: Header) -> dict[str, Any]:
 
 def _build_entity(entity_id: str, records: Sequence[Record]) -> dict[str, Any]:
     """Return the story of an entity, and an utterance that is not yet a turn."""
+    cut = find_cut_utterance(records)
     upsert = {"type": "message", "sessionId": entity_id, "turnId": "", "itemId": "said", "status": "update"}
-    last = deque(read_entries(records), maxlen=1)
     return {
         "items": list(map(_build_item, read_durable(EventLog(), records))),
-        "live": [{**upsert, "content": entry.text} for entry in last if entry.kind == "cut"],
+        "live": [] if cut is None else [{**upsert, "content": render_utterance(cut)}],
     }
 
 
@@ -113,16 +111,7 @@ _ESCAPED = ((b"&", b"\\u0026"), (b"<", b"\\u003c"), (b">", b"\\u003e"))
 
 def _render_data(id: str, value: dict[str, Any]) -> bytes:
     """Return JSON in a script element that no browser runs. JSON uses the escaped characters in its strings only."""
-    text = dump_json(_replace_non_finite(value), mark=False)
+    text = dump_json(value, mark=False)
     for sign, escape in _ESCAPED:
         text = text.replace(sign, escape)
     return f'<script type="application/json" id="{id}">'.encode() + text + b"</script>\n"
-
-
-def _replace_non_finite(value: Any) -> Any:
-    """Return a value whose numbers JSON can write."""
-    if isinstance(value, dict):
-        return {name: _replace_non_finite(part) for name, part in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_replace_non_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

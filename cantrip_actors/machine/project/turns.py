@@ -56,23 +56,28 @@ class Entry(NamedTuple):
 def read_entries(records: Sequence[Record]) -> Iterator[Entry]:
     """Yield the history of one entity, in order, from its whole log."""
     turns = read_turns(records)
-    said: Utterance | None = None
     for record in records:
         make = _ENTRIES.get(type(record))
         if make is not None:
             yield make(record)
+        if isinstance(record, Committed):
+            yield Entry("turn", "", record.at, turn=next(turns))
+    utterance = find_cut_utterance(records)
+    if utterance is not None:
+        yield Entry("cut", render_utterance(utterance), images=utterance.images)
+
+
+def find_cut_utterance(records: Sequence[Record]) -> Utterance | None:
+    """Return the utterance at the end of a log that is not yet a turn; None if there is none."""
+    for record in reversed(records):
         match record:
-            case IntentGiven() | Undone() | ForgottenRecord():
-                said = None
             case Utterance():
-                said = record
-            case Committed():
-                yield Entry("turn", "", record.at, turn=next(turns))
-                said = None
+                return record
+            case Committed() | IntentGiven() | Undone() | ForgottenRecord():
+                return None
             case _:
                 pass
-    if said is not None:
-        yield Entry("cut", _render_utterance(said), images=said.images)
+    return None
 
 
 def collect_rewards(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
@@ -214,7 +219,7 @@ def _build_turn(done: Committed, said: Utterance | None, finished: list[GateFini
         cantrip_id=cantrip,
         entity_id=done.entity_id,
         sequence=done.sequence,
-        utterance=_render_utterance(said),
+        utterance=render_utterance(said),
         observation="\n".join(o.content for o in gates),
         gate_calls=tuple(gates),
         metadata=TurnMetadata(
@@ -275,7 +280,8 @@ def _explain_forgotten(record: ForgottenRecord) -> str:
     return f"forgotten{by}: {record.why}" if record.why else f"forgotten{by}"
 
 
-def _render_utterance(said: Utterance | None) -> str:
+def render_utterance(said: Utterance | None) -> str:
+    """Return the text of an utterance, with its program and its calls."""
     if said is None:
         return ""
     parts = [said.content] if said.content else []

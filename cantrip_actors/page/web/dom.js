@@ -88,7 +88,7 @@ export const pill = ([shape, word, tone]) => h("span", { class: `pill ${tone}` }
 // --------------------------------------------------------------------------------------------------------------- numbers
 
 export const number = (n) => (n < 1e4 ? Math.round(n).toLocaleString("en") : n < 1e6 ? `${(n / 1e3).toFixed(1)}k` : `${(n / 1e6).toFixed(2)}M`);
-export const money = (n) => (n ? `$${n < 0.01 ? n.toPrecision(1) : n.toFixed(2)}` : "");
+export const money = (n) => (n && Number.isFinite(n) ? `$${n < 0.01 ? n.toPrecision(1) : n.toFixed(2)}` : "");
 export const plural = (n, one, many) => `${number(n)} ${n === 1 ? one : many ?? `${one}s`}`;
 export const span = (s) => {
   if (s < 1) return `${Math.max(1, Math.round(s * 1000))} ms`;

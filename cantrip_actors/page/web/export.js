@@ -67,7 +67,7 @@ const source = {
 function welcome() {
   const { totals, title } = index, gates = Object.entries(totals.gates), cell = (text) => h("td", { class: "right" }, text);
   const facts = [["entities", number(totals.entities)], ["turns", number(totals.turns)], ["tokens in", number(totals.tokens_prompt)], ["out", number(totals.tokens_completion)], ["cost", money(totals.cost)],
-    ["gate calls", number(totals.gate_calls)], ["failed", totals.errors ? number(totals.errors) : ""], [`mean of ${plural(totals.rewarded, "reward")}`, totals.rewarded ? totals.mean_reward.toFixed(2) : ""]];
+    ["gate calls", number(totals.gate_calls)], ["failed", totals.errors ? number(totals.errors) : ""], [`mean of ${plural(totals.rewarded, "reward")}`, totals.rewarded ? Number(totals.mean_reward).toFixed(2) : ""]];
   const row = ([name, one]) => h("tr", null, h("td", null, h("code", { class: "gate" }, plain(name))), cell(number(one.calls)), cell(one.errors ? `${number(one.errors)} (${Math.round(one.error_rate * 100)} %)` : ""),
     cell(span(one.durations.mean_ms / 1000)), cell(span(one.durations.p95_ms / 1000)));
   return h("div", { class: "body overview" }, h("h1", { dir: "auto" }, plain(title)), h("dl", { class: "facts" }, facts.map(([name, value]) => value && h("div", null, h("dt", null, name), h("dd", null, value)))),

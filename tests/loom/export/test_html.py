@@ -286,10 +286,9 @@ class TestInABrowser:
     @pytest.mark.rule("W-54")
     def test_ten_thousand_turns_stay_usable(self, shown):
         loom = loom_of(run("big", *(f"turn-{number}" for number in range(1, 10_001))))
-        began = time.monotonic()
         seen = shown(loom)
         seen.wait_for_selector("article.turn")
-        assert time.monotonic() - began < 20
+        assert seen.evaluate("performance.now()") < 20_000
         assert seen.locator("article.turn").count() < 500
         began = time.monotonic()
         seen.evaluate("location.hash = '#/e/big/t/7777'")
