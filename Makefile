@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup kits clients demo local test check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom audit clean
+.PHONY: help setup kits clients demo local test check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check site lock sbom audit clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -96,6 +96,9 @@ docs-check: $(STAMP) ## fails if a generated page is not what `make docs` would 
 	@$(PY) -m tools.reference --check
 	@$(PY) -m tools.diagram --check
 	@$(PY) -m tools.families --check
+
+site: $(STAMP) ## dist/site: all pages as a site with a search, which works offline; fails for a broken link
+	@$(PY) -m tools.site
 
 lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the newest versions)
 	@tools/lock.sh $(VENV) $(if $(UPGRADE),--upgrade)

@@ -47,6 +47,9 @@ LISTED = {
     griffe.DocstringSectionKind.raises: "Raises",
 }
 
+WIDTH = 88
+"""A longer signature has a line for each parameter."""
+
 MADE = "<!-- Made by `make docs` from the docstrings. Do not edit. -->"
 
 
@@ -149,7 +152,7 @@ class _Page:
 
     def _describe(self, shown: str, target: griffe.Object) -> Iterator[str]:
         """Yield the signature of a function, method or constant, the public types in it, and its docstring."""
-        yield from ("```text", _signature(target, shown), "```", "")
+        yield from ("```text", *_signature(target, shown), "```", "")
         yield from self._list_types(target)
         if target.docstring:
             yield from _docstring(target.docstring)
@@ -157,9 +160,10 @@ class _Page:
             yield from _settings(target)
 
     def _describe_class(self, name: str, target: griffe.Class) -> Iterator[str]:
-        parameters = _parameters(target.parameters) if target.parameters else ", ".join(_struct_fields(target))
+        parameters = _parameters(target.parameters) if target.parameters else [*_struct_fields(target)]
         has_constructor = bool(parameters) and self._is_callable(target)
-        yield from ("```text", f"class {name}({parameters})" if has_constructor else f"class {name}", "```", "")
+        shown = _call(f"class {name}", parameters) if has_constructor else [f"class {name}"]
+        yield from ("```text", *shown, "```", "")
         yield from self._list_types(target)
         if target.docstring:
             yield from _docstring(target.docstring)
@@ -169,9 +173,9 @@ class _Page:
             methods |= {own: method for own, method in _list_methods(cls) if own not in methods}
             attributes |= {own: attribute for own, attribute in _list_attributes(cls) if own not in attributes}
         lines = [
-            self._describe_attribute(own, attribute)
+            _describe_attribute(own, attribute)
             for own, attribute in attributes.items()
-            if attribute.annotation or attribute.docstring
+            if _find_type(attribute) or attribute.docstring or "class-attribute" not in attribute.labels
         ]
         if lines and (not has_constructor or any(attribute.docstring for attribute in attributes.values())):
             yield from ("Attributes:", "", *lines, "")
@@ -180,11 +184,6 @@ class _Page:
             yield from self._describe(own, method)
         for own, attribute in attributes.items():
             yield from self._describe_generated(target, own, attribute)
-
-    def _describe_attribute(self, name: str, attribute: griffe.Attribute) -> str:
-        annotation = f": {attribute.annotation}" if attribute.annotation else ""
-        words = f": {_one_line(attribute.docstring.value)}" if attribute.docstring else ""
-        return f"- `{name}{annotation}`{words}"
 
     def _describe_generated(self, cls: griffe.Class, name: str, attribute: griffe.Attribute) -> Iterator[str]:
         """Yield a method that a function makes from another one: `cast = _call_blocking(Runtime.cast)`."""
@@ -197,8 +196,8 @@ class _Page:
             str(source.returns),
         )
         waits = "async " if _is_made_async(attribute) else ""
-        yield from (f"### {cls.name}.{name}", "", "```text")
-        yield from (f"{waits}{name}({_parameters(source.parameters)}) -> {returns}", "```", "")
+        shown = _call(f"{waits}{name}", _parameters(source.parameters), f" -> {returns}")
+        yield from (f"### {cls.name}.{name}", "", "```text", *shown, "```", "")
         yield from _docstring(source.docstring)
 
     def _list_classes(self, target: griffe.Class) -> Iterator[griffe.Class]:
@@ -227,6 +226,22 @@ class _Page:
             yield from (f"`{path.rpartition('.')[2]}` is `{alias}`.", "")
 
 
+def _describe_attribute(name: str, attribute: griffe.Attribute) -> str:
+    annotation = _find_type(attribute)
+    words = f": {_one_line(attribute.docstring.value)}" if attribute.docstring else ""
+    return f"- `{name}{f': {annotation}' if annotation else ''}`{words}"
+
+
+def _find_type(attribute: griffe.Attribute) -> str:
+    """Return the type of an attribute: its annotation, or that of the parameter whose value it has."""
+    if attribute.annotation:
+        return str(attribute.annotation)
+    cls = attribute.parent
+    parameters = cls.parameters if isinstance(cls, griffe.Class) else ()
+    types = {parameter.name: parameter.annotation for parameter in parameters}
+    return str(types.get(str(attribute.value)) or "")
+
+
 def _list_methods(target: griffe.Class) -> Iterator[tuple[str, griffe.Function]]:
     """Yield the public methods of a class that have a docstring."""
     for name, own in target.functions.items():
@@ -239,7 +254,7 @@ def _list_attributes(target: griffe.Class) -> Iterator[tuple[str, griffe.Attribu
     """Yield the public attributes and properties of a class."""
     for name, own in target.attributes.items():
         attribute = own.final_target if own.is_alias else own  # type: ignore[attr-defined]  # likewise
-        if not name.startswith("_"):
+        if not name.startswith("_") and name != "model_config":  # of pydantic
             yield name, attribute
 
 
@@ -341,13 +356,22 @@ def _docstring(docstring: griffe.Docstring) -> Iterator[str]:
             yield ""
 
 
-def _signature(target: griffe.Object, name: str) -> str:
+def _signature(target: griffe.Object, name: str) -> Iterator[str]:
+    """Yield the lines of a signature."""
     if isinstance(target, griffe.Function):
         waits = "async " if "async" in target.labels else ""
-        returned = f" -> {target.returns}" if target.returns else ""
-        return f"{waits}{name}({_parameters(target.parameters)}){returned}"
+        yield from _call(
+            f"{waits}{name}", _parameters(target.parameters), f" -> {target.returns}" if target.returns else ""
+        )
+        return
     annotation = getattr(target, "annotation", None)
-    return f"{name}: {annotation}" if annotation else name
+    yield f"{name}: {annotation}" if annotation else name
+
+
+def _call(name: str, parameters: list[str], returns: str = "") -> list[str]:
+    """Return the lines of a call: one if it is short, else one for each parameter."""
+    line = f"{name}({', '.join(parameters)}){returns}"
+    return [line] if len(line) <= WIDTH else [f"{name}(", *(f"    {part}," for part in parameters), f"){returns}"]
 
 
 def _struct_fields(target: griffe.Class) -> Iterator[str]:
@@ -364,7 +388,7 @@ def _struct_fields(target: griffe.Class) -> Iterator[str]:
                 yield f"{name}: {member.annotation}" + (f" = {default}" if member.value else "")
 
 
-def _parameters(parameters: griffe.Parameters) -> str:
+def _parameters(parameters: griffe.Parameters) -> list[str]:
     """Return the parameters as in the source, without the instance."""
     shown: list[str] = []
     keyword_only = False
@@ -379,7 +403,7 @@ def _parameters(parameters: griffe.Parameters) -> str:
         annotation = f": {each.annotation}" if each.annotation else ""
         default = f" = {each.default}" if each.default is not None and not stars else ""
         shown.append(f"{stars}{each.name}{annotation}{default}")
-    return ", ".join(shown)
+    return shown
 
 
 def _one_line(text: str) -> str:
