@@ -272,7 +272,7 @@ export class Timeline {
   }
   #turnCard(turn) {
     this.model.own(turn.id, turn.entity_id);
-    const served = (turn.server_calls ?? []).map((one) => ({ ...one, gate: one.name || one.tool, hint: "run by the provider" })), open = (turn.open_calls ?? []).map((one) => ({ ...one, hint: "no result in this turn" }));
+    const served = (turn.server_calls ?? []).map((one) => ({ ...one, gate: one.name || one.tool, hint: "run by the provider" })), open = (turn.open_calls ?? []).map((one) => ({ ...one, hint: "no result" }));
     const calls = [...served, ...turn.gate_calls.filter((one) => one.gate !== "done" || one.is_error), ...open], failed = turn.gate_calls.some((one) => one.is_error);
     const program = turn.code ? calls.find((one) => one.tool_call_id === null) : null;
     const { tokens_prompt: read, tokens_completion: written, tokens_cached: cached, duration_ms: lasted, cost, timestamp } = turn.metadata, goesOn = turn.continues;
@@ -311,7 +311,7 @@ export class Timeline {
   #renderInput(input) {
     const folded = input.folded_turns.length;
     return [input.is_exact ? "" : h("p", { class: "dim" }, "This process does not know the cantrip of that turn: descriptions of functions, and bounds on long results, may be missing."),
-      folded ? h("p", { class: "dim" }, `${plural(folded, "earlier turn was", "earlier turns were")} folded: the marker below stands for them.`) : "", ...input.messages.map(message),
+      folded ? h("p", { class: "dim" }, `${plural(folded, "earlier turn was", "earlier turns were")} folded: the marker below stands for them.`) : "", ...input.messages.map((one) => message(one)),
       h("details", { class: "thinks" }, h("summary", null, `${plural(input.tools.length, "gate")} and the settings`), ...code(asText({ crystal: input.crystal, settings: input.settings, gates: input.tools })))].filter(Boolean);
   }
   #call(one, program) {
@@ -429,17 +429,18 @@ export class Timeline {
   turnNodes() { return [...this.list.querySelectorAll("article.turn")]; }
 }
 
-// A message of the context that a model got.
-const message = (one) => h("section", { class: "given", "aria-label": one.role }, h("h4", null, one.gate ? `result of ${plain(one.gate)}` : one.role, one.is_error ? " (error)" : ""),
-  one.thinking ? prose(one.thinking) : "", one.content ? code(one.content) : "", (one.images ?? []).map(picture),
+// A message of the context that a model got: as it was sent, or as a person reads it.
+const message = (one, show = code) => h("section", { class: "given", "aria-label": one.role }, h("h4", null, one.gate ? `result of ${plain(one.gate)}` : one.role, one.is_error ? " (error)" : ""),
+  one.thinking ? prose(one.thinking) : "", one.content ? show(one.content) : "", (one.images ?? []).map(picture),
   (one.tool_calls ?? []).map((call) => [h("h4", null, "calls ", write(h("code"), call.gate)), ...(typeof call.args === "string" ? code(call.args) : values(call.args))]));
 // The messages before an intent: the newest few, and the others after a click.
 const past = (history) => {
   if (!history?.length) return "";
-  const box = h("div", null, history.slice(-FEW).map(message)), rest = history.slice(0, -FEW);
-  const more = rest.length ? button({ class: "more", onclick: () => { more.remove(); box.prepend(...rest.map(message)); } }, `Show all ${plural(history.length, "message")}`) : "";
+  const read = (one) => message(one, one.role === "tool" ? code : prose);
+  const box = h("div", null, history.slice(-FEW).map(read)), rest = history.slice(0, -FEW);
+  const more = rest.length ? button({ class: "more", onclick: () => { more.remove(); box.prepend(...rest.map(read)); } }, `Show all ${plural(history.length, "message")}`) : "";
   return h("details", { class: "history" }, h("summary", null, `${plural(history.length, "message")} before it`), more, box);
 };
 // What an entity was made with, in a file that has it.
 const about = ({ system, circle }) => h("details", { class: "history" }, h("summary", null, "Call, gates and wards"),
-  system ? [h("h4", null, "System prompt"), ...code(system)] : "", code(asText(circle)));
+  system ? [h("h4", null, "System prompt"), ...code(system)] : "", h("h4", null, "Circle and settings"), code(asText(circle)));

@@ -7,10 +7,12 @@ import pytest
 
 from cantrip_actors.loom.export.html import html_page
 from tests.http.browser import browser
+from tests.loom.told import written_once
 
 
 @pytest.fixture(scope="module")
 def chrome() -> Iterator[Any]:
+    written_once()  # asyncio.run refuses to while the browser's event loop runs in this thread
     with browser() as started:
         yield started
 
