@@ -107,7 +107,7 @@ class Progress:
     @property
     def roots(self) -> Iterator[EntityProgress]:
         """Yield the entities whose parents were not seen."""
-        return (one for one in self.entities.values() if one.parent not in self.entities)
+        return (entity for entity in self.entities.values() if entity.parent not in self.entities)
 
     def lines(self, height: int, width: int = 120) -> list[Text]:
         """Return the tree in at most `height` lines; if it does not fit, without the entities that ended well."""

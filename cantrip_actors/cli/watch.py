@@ -89,7 +89,7 @@ class PlainLines(_LineWatcher):
         self._progress.see(event)
         entity = self._progress.entities.get(event.entity_id)
         depth = 0 if entity is None else entity.depth
-        self._lines += [f"{'  ' * depth}{short(event.entity_id)} {said}" for said in self._words(event)]
+        self._lines += [f"{'  ' * depth}{short(event.entity_id)} {word}" for word in self._words(event)]
 
     def _words(self, event: EntityEvent) -> Iterator[str]:
         match event:

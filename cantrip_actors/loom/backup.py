@@ -82,8 +82,8 @@ def backup_loom(
 
 
 def _remove(part: Path) -> None:
-    for one in list_loom_files(part):
-        one.unlink()
+    for file in list_loom_files(part):
+        file.unlink()
 
 
 def compact_loom(store: Store, now: float | None = None) -> Compacted:
@@ -103,4 +103,4 @@ def compact_loom(store: Store, now: float | None = None) -> Compacted:
 
 def _measure_size(store: Store) -> int:
     path = getattr(store, "path", None)
-    return 0 if path is None else sum(one.stat().st_size for one in list_loom_files(path))
+    return 0 if path is None else sum(file.stat().st_size for file in list_loom_files(path))

@@ -37,7 +37,10 @@ def add_images(images: Iterable[File], found: dict[str, Blob]) -> None:
 
 def attach_images(records: Iterable[R], find: Callable[[str], Blob | None]) -> list[R]:
     """Return the records with images whose bytes `find` looks up on first use."""
-    return [replace_images(one, bind_images(images, find)) if (images := get_images(one)) else one for one in records]
+    return [
+        replace_images(record, bind_images(images, find)) if (images := get_images(record)) else record
+        for record in records
+    ]
 
 
 def bind_images(images: Iterable[File], find: Callable[[str], Blob | None]) -> tuple[File, ...]:

@@ -570,8 +570,8 @@ class PostgresStore(TableStore):
                 connection.execute(f"listen {self._channel}".encode())
                 receive()  # for hints from before it listened
                 while not stopped.is_set():
-                    for one in connection.notifies(timeout=LISTEN_CHECK, stop_after=1):
-                        if one.pid != self._hints_from:  # a process ignores its own hints
+                    for notify in connection.notifies(timeout=LISTEN_CHECK, stop_after=1):
+                        if notify.pid != self._hints_from:  # a process ignores its own hints
                             receive()
         except psycopg.Error as error:
             raise LoomError(f"{self.where}: {describe_error(error)}") from error

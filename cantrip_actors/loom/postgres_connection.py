@@ -81,8 +81,8 @@ class Transaction(Sql):
         self._pipeline = self._pipelined.enter_context(self.connection.pipeline())
         try:
             self.connection.execute("begin")
-            for one in self._settings:
-                self.connection.execute(one)
+            for setting in self._settings:
+                self.connection.execute(setting)
         except BaseException as failed:
             self._abandon(failed)
             raise

@@ -75,8 +75,8 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
     copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
     copy.mkdir(mode=FOLDER)
     name = f"repaired{path.suffix}"
-    for one in files:
-        shutil.copy2(one, copy / one.name)
+    for file in files:
+        shutil.copy2(file, copy / file.name)
     old: _Lines = _JsonlLines(copy / path.name) if is_jsonl else _SqliteLines(copy / path.name)
     try:
         seal = open_seal(seal_key, old.mark(), str(path), is_new=False)

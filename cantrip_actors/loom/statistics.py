@@ -15,6 +15,6 @@ __all__ = ["Durations", "GateTally", "Tally", "statistics", "tally"]
 def statistics(loom: Loom, entity_id: str | None = None) -> Tally:
     """Return the sums over the whole loom, or over an entity and everything that it spawned. Raises LoomError."""
     loom, total = make_unchecked(loom), Tally()
-    for one in loom.entities() if entity_id is None else loom.subtree(entity_id):
-        total.add(tally(loom.records(one)))
+    for entity in loom.entities() if entity_id is None else loom.subtree(entity_id):
+        total.add(tally(loom.records(entity)))
     return total

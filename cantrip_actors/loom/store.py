@@ -273,7 +273,7 @@ class Store(LeaseStore):
             _, numbers = self._look_up(db, mails=mails)
             made = Plan()
             mail_plan = MailPlan(made, self._known, self.max_waiting, numbers)
-            results = [mail_plan.post(one) for one in mails]
+            results = [mail_plan.post(mail) for mail in mails]
             if made.posted:
                 self._write(db, made)
                 self._known.apply(made)

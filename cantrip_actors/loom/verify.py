@@ -172,7 +172,7 @@ def verify_trees(store: Store, heads: Heads | None = None) -> tuple[Verified, Ma
     reading.faults.extend(reading.find_tombstone_faults(store.half_forgotten()))
     reading.faults.extend(reading.compare(store))
     reading.faults.extend(reading.find_mail_faults(store))
-    reading.faults.extend(Fault(*found) for found in _find_blob_faults(store, reading.referred))
+    reading.faults.extend(Fault(*fault) for fault in _find_blob_faults(store, reading.referred))
     index = reading.trees.index
     verified = Verified(
         len(index.places),

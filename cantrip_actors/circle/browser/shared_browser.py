@@ -78,4 +78,4 @@ def browser(
     gates = list(GATES) if downloads is None else [*GATES, download.with_(root=downloads)]
     shared = SharedBrowser(settings)
     injected = {} if secrets is None else {"secrets": secrets}
-    return [one.with_(browser=shared, timeout=timeout + GRACE, **injected) for one in gates]
+    return [gate.with_(browser=shared, timeout=timeout + GRACE, **injected) for gate in gates]

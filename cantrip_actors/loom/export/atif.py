@@ -209,7 +209,7 @@ def _build_utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
         step["reasoning_content"] = utterance.thinking
     if utterance.tool_calls:
         step["tool_calls"] = [_call(call) for call in utterance.tool_calls]
-    results = [_build_result(one, one.call_id, refer=refer) for one in item.results]
+    results = [_build_result(result, result.call_id, refer=refer) for result in item.results]
     replies = () if item.reply is None else (item.reply,)
     results += [_build_result(one, None, refer=refer) for one in (*item.others, *replies)]
     if results:
@@ -227,7 +227,7 @@ def _build_utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
         "duration_ms": sum(turn.duration_ms for turn in item.turns),
     }
     if item.decisions:
-        extra["decisions"] = [build_decision(one) for one in item.decisions]
+        extra["decisions"] = [build_decision(decision) for decision in item.decisions]
     if item.resumes:
         extra["resumes"] = list(map(build_resume, item.resumes))
     rewards = [reward for reward in item.rewards if reward is not None]
@@ -282,10 +282,10 @@ def _sum_totals(steps: Iterable[dict[str, Any]]) -> dict[str, Any]:
     steps = list(steps)
     metrics = [step["metrics"] for step in steps if "metrics" in step and "is_copied_context" not in step]
     return {
-        "total_prompt_tokens": sum(one["prompt_tokens"] for one in metrics),
-        "total_completion_tokens": sum(one["completion_tokens"] for one in metrics),
-        "total_cached_tokens": sum(one["cached_tokens"] for one in metrics),
-        "total_cost_usd": sum(one.get("cost_usd", 0.0) for one in metrics),
+        "total_prompt_tokens": sum(metric["prompt_tokens"] for metric in metrics),
+        "total_completion_tokens": sum(metric["completion_tokens"] for metric in metrics),
+        "total_cached_tokens": sum(metric["cached_tokens"] for metric in metrics),
+        "total_cost_usd": sum(metric.get("cost_usd", 0.0) for metric in metrics),
         "total_steps": len(steps),
     }
 

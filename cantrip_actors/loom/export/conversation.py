@@ -50,7 +50,9 @@ def conversation_of(loom: Loom, entity_id: str, until: str | None = None) -> Con
     if until is None:
         return build_conversation(read_path(loom, entity_id))
     rewards = collect_rewards(loom.records(loom.owner(until))).values()
-    return build_conversation([*loom.lineage(until), *(one for given in rewards for one in given)])
+    return build_conversation(
+        [*loom.lineage(until), *(reward for rewards_of_turn in rewards for reward in rewards_of_turn)]
+    )
 
 
 def read_path(loom: Loom, entity_id: str) -> list[Record]:
@@ -96,10 +98,10 @@ def build_item_messages(item: Item, *, hide_ephemeral: bool = False) -> Iterator
                     yield render_result(seen, hidden=hidden)
             if item.reply is not None and item.reply.observation is not None:
                 yield render_reply(item.reply.observation)
-            for one in item.others:  # results for a program, which may not have shown them to the crystal
-                if one.observation is not None and one.observation.tool_call_id is None:
-                    ended, images = one.observation.result, one.observation.images
-                    text = render_result_text(ended) if isinstance(ended, dict) else one.text
-                    yield Message("user", text, gate=one.gate, images=images)
+            for other in item.others:  # results for a program, which may not have shown them to the crystal
+                if other.observation is not None and other.observation.tool_call_id is None:
+                    ended, images = other.observation.result, other.observation.images
+                    text = render_result_text(ended) if isinstance(ended, dict) else other.text
+                    yield Message("user", text, gate=other.gate, images=images)
         case _:
             pass

@@ -27,4 +27,4 @@ def export_lines(loom: Loom, form: str, entity: str | None) -> Iterator[bytes]:
             yield from pairs_jsonl(loom)
         case "atif":
             roots = (one for one in wanted if loom.header(one).parent_entity is None) if entity is None else [entity]
-            yield from (atif_json(trajectory(loom, one)) for one in roots)
+            yield from (atif_json(trajectory(loom, root)) for root in roots)

@@ -29,7 +29,7 @@ def thread_jsonl(turns: Iterable[Turn]) -> bytes:
 def build_turn_fields(turn: Turn) -> dict[str, Any]:
     """Return a turn with the field names of SPEC 6.1."""
     m = turn.metadata
-    decided = {"decisions": [build_decision(one) for one in turn.decisions]} if turn.decisions else {}
+    decided = {"decisions": [build_decision(decision) for decision in turn.decisions]} if turn.decisions else {}
     return {
         "id": turn.id,
         "parent_id": turn.parent_id,

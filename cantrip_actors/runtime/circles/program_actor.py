@@ -189,11 +189,11 @@ class CircleActor(GatesActor):
         if snapshots is None:
             return 0
         for left in islice(reversed(wanted.snapshots), TRIES):
-            kept = snapshots.load(left.snapshot, self._engine, "idle")
-            if kept is None or left.after > len(wanted.before):
+            restored = snapshots.load(left.snapshot, self._engine, "idle")
+            if restored is None or left.after > len(wanted.before):
                 continue
             try:
-                await run_in_thread(partial(sandbox.load, kept.image), _get_limiter())
+                await run_in_thread(partial(sandbox.load, restored.image), _get_limiter())
             except ValueError as error:
                 snapshots.warn_unusable(left.snapshot, error)
             else:
@@ -204,16 +204,16 @@ class CircleActor(GatesActor):
         """Restore the program that waited for a gate; return None if its snapshot cannot be used."""
         sandbox, snapshots = self._sandbox, self._snapshots
         assert sandbox is not None
-        kept = None if snapshots is None else snapshots.load(midway.snapshot, self._engine, "suspended")
-        if snapshots is None or kept is None:
+        restored = None if snapshots is None else snapshots.load(midway.snapshot, self._engine, "suspended")
+        if snapshots is None or restored is None:
             return None
         try:
-            suspended = await run_in_thread(partial(sandbox.resume, kept.image), _get_limiter())
+            suspended = await run_in_thread(partial(sandbox.resume, restored.image), _get_limiter())
         except ValueError as error:
             snapshots.warn_unusable(midway.snapshot, error)
             return None
-        self._output, self._seconds = kept.output, 0.0
-        self._suspended = replace(suspended, output=kept.output)
+        self._output, self._seconds = restored.output, 0.0
+        self._suspended = replace(suspended, output=restored.output)
         return self._suspended
 
     # ------------------------------------------------------------------------------------------------------------ steps

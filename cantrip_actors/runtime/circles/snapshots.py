@@ -105,11 +105,11 @@ class Snapshots:
             self.warn_unusable(snapshot, why)
             return None
         head, _, rest = zlib.decompress(blob.data).partition(b"\n")
-        said = orjson.loads(head)
-        if said["kind"] != kind:
-            self.warn_unusable(snapshot, f"it is of a sandbox that is {said['kind']}, not {kind}")
+        content = orjson.loads(head)
+        if content["kind"] != kind:
+            self.warn_unusable(snapshot, f"it is of a sandbox that is {content['kind']}, not {kind}")
             return None
-        return SnapshotContent(rest, said["output"])
+        return SnapshotContent(rest, content["output"])
 
     def warn_unusable(self, snapshot: Snapshot, why: object) -> None:
         """Log that a snapshot cannot be used, so programs are run again."""

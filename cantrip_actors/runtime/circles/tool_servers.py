@@ -188,18 +188,18 @@ class ServerInUse:
     samples: dict[str, Sample] = field(default_factory=dict)
     """The functions that let a crystal answer the server during a call, by the id of the calling entity."""
 
-    async def sample(self, asked: SampleRequest) -> SampleAnswer:
+    async def sample(self, request: SampleRequest) -> SampleAnswer:
         """Return the answer of the calling entity's crystal to the server. Raises SamplingRefused."""
-        sample = None if asked.call is None else self.samples.get(asked.call.entity_id)
+        sample = None if request.call is None else self.samples.get(request.call.entity_id)
         if sample is None:
             raise SamplingRefused("no entity calls")
-        return await sample(asked)
+        return await sample(request)
 
     @property
     def session(self) -> ServerSession:
         """The session that the newest connection and its server agreed on."""
-        found: ServerSession = getattr(self.connection, "negotiated", ServerSession())
-        return found
+        session: ServerSession = getattr(self.connection, "negotiated", ServerSession())
+        return session
 
     def note_news(self) -> None:
         """Wake the programs that wait for news of the server."""
@@ -297,17 +297,17 @@ class ToolServers:
         if cantrip.circle.is_complete:
             yield cantrip
             return
-        held: list[ServerInUse] = []
+        servers: list[ServerInUse] = []
         try:
             recorded_tools: dict[str, ListedTools] = {}
             new_tools: dict[str, Sequence[Tool]] = {}
             for server in cantrip.circle.servers:
-                known = None if recorded is None else read_listed(recorded, server)
-                if known is not None:
-                    recorded_tools[server.name] = known
+                listed = None if recorded is None else read_listed(recorded, server)
+                if listed is not None:
+                    recorded_tools[server.name] = listed
                     continue
                 used = self._find(server)
-                held.append(used)
+                servers.append(used)
                 await used.hold()
                 new_tools[server.name] = await self._list_tools(used)
             # a server may have thousands of tools, and the first check of a schema takes milliseconds
@@ -315,7 +315,7 @@ class ToolServers:
             self._report_risks(cantrip, completed)
             yield completed
         finally:
-            for used in held:
+            for used in servers:
                 await used.release()
 
     def _complete(
@@ -443,8 +443,8 @@ class HeldServer:
             return await connection.prompts()
 
         self._version = self._used.version
-        found: Sequence[Prompt] = await self._ask("listed its prompts", work)
-        return found
+        prompts: Sequence[Prompt] = await self._ask("listed its prompts", work)
+        return prompts
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> Sequence[PromptMessage]:
         """Return the messages of a prompt; they are the server's words. Raises ToolServerError."""

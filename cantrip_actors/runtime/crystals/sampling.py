@@ -73,7 +73,7 @@ class Sampling:
             spent = self._find_spent()
             if spent is not None:
                 raise SamplingRefused(f"the budget of the entity is used up: {spent.ward}")
-            messages = [_make_message(role, given) for role, given in request.messages]
+            messages = [_make_message(role, parts) for role, parts in request.messages]
             options = {"max_tokens": min(request.max_tokens, TOKENS)}
             instrument = self._core.instrument
             retried = make_retry_callback(instrument, self._cell, self._bound)
@@ -98,7 +98,7 @@ class Sampling:
             tool_call_id=call.call_id or "",
             server=request.server,
             crystal=request.crystal,
-            asked="\n".join(given.text for _, given in request.messages)[:SHOWN],
+            asked="\n".join(parts.text for _, parts in request.messages)[:SHOWN],
             answer=(reply.content or "")[:SHOWN],
             at=self._core.make_moment().at,
             usage=reply.usage,
@@ -120,5 +120,5 @@ class Sampling:
                 self._is_closed = True
 
 
-def _make_message(role: str, given: MessageParts) -> Message:
-    return Message("assistant" if role == "assistant" else "user", given.text, images=given.images)
+def _make_message(role: str, parts: MessageParts) -> Message:
+    return Message("assistant" if role == "assistant" else "user", parts.text, images=parts.images)

@@ -48,8 +48,8 @@ async def _summarise(
     instrument: Instrument | None, cell: Cell, summariser: Bound, wanted: Remember
 ) -> tuple[str | None, Any]:
     instruction = INSTRUCTION if wanted.instructions is None else f"{INSTRUCTION}\n\n{wanted.instructions}"
-    asked = [Message("system", instruction), Message("user", "\n\n".join(map(_render, wanted.messages)))]
-    query = Query(Invocation(asked, (), None), retried=make_retry_callback(instrument, cell, summariser))
+    messages = [Message("system", instruction), Message("user", "\n\n".join(map(_render, wanted.messages)))]
+    query = Query(Invocation(messages, (), None), retried=make_retry_callback(instrument, cell, summariser))
     reply = await query_crystal(instrument, cell, summariser, query)
     if not isinstance(reply, Response):
         _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))
@@ -59,7 +59,7 @@ async def _summarise(
 
 def _render(message: Message) -> str:
     """Return a message as text, with its calls and their arguments, and a label for each image."""
-    said = [add_labels(message.content, message.images)] if message.content else []
-    said += [f"{call.gate}({call.arguments})" for call in message.tool_calls]
+    parts = [add_labels(message.content, message.images)] if message.content else []
+    parts += [f"{call.gate}({call.arguments})" for call in message.tool_calls]
     who = f"{message.gate} answered" if message.role == "tool" else message.role
-    return f"{who}: " + "\n".join(said)
+    return f"{who}: " + "\n".join(parts)

@@ -261,8 +261,8 @@ class Beginnings:
                 await anyio.sleep(POLL_INTERVAL)
             self._check_same(beginning, *await tree.in_store(partial(self._read_beginning, beginning.identity)))
             with anyio.CancelScope(shield=True):
-                found = await self._make_handle(beginning)
-            return found  # noqa: RET504  # mypy: a cancel scope may swallow an exception
+                handle = await self._make_handle(beginning)
+            return handle  # noqa: RET504  # mypy: a cancel scope may swallow an exception
 
     async def _claim_and_launch(self, beginning: Beginning, *, waits: bool) -> Entity | None:
         """Begin an entity with a key; return None if another process has begun it, or begins it just now."""
@@ -286,9 +286,9 @@ class Beginnings:
         loom, entity_id = self._tree.loom, identity.entity_id
         if loom.is_forgotten(entity_id):
             raise KeyUsed(f"key {identity.key!r} was used for entity {entity_id}, which is forgotten: use another key")
-        given = find_first_intent(make_checked(loom).records(entity_id))
-        assert given is not None, "it has begun"
-        return given, loom.header(entity_id)
+        intent = find_first_intent(make_checked(loom).records(entity_id))
+        assert intent is not None, "it has begun"
+        return intent, loom.header(entity_id)
 
     def _check_same(self, beginning: Beginning, recorded: IntentGiven, header: Header) -> None:
         """Raise KeyUsed if the entity began as something else.
@@ -383,15 +383,15 @@ class Beginnings:
         Raises InvalidIntent, NameTaken.
         """
         check_name("name", name)
-        taken = NameTaken(f'an entity called "{name}" is there already: send to it, or give another name')
+        error = NameTaken(f'an entity called "{name}" is there already: send to it, or give another name')
         if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
-            raise taken
+            raise error
         try:
             await self._tree.claim(name_lease(scope_name(tenant, name)))
         except Held as held:
             raise NameTaken(f'another process is about to make an entity called "{name}"') from held
         if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
-            raise taken
+            raise error
 
     def find_named(self, name: str, tenant: str = "") -> str | None:
         """Return the id of a tenant's long-lived entity with that name; None if it does not exist or has ended."""

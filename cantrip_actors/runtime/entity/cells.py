@@ -127,9 +127,9 @@ class Cells:
         if servers:
             crystal.servers = servers
             crystal.samplers = {
-                one.server.name: self._bind(one.server.sampling, cantrip.circle)
-                for one in servers
-                if one.server.sampling is not None
+                server.server.name: self._bind(server.server.sampling, cantrip.circle)
+                for server in servers
+                if server.server.sampling is not None
             }
         return Cell(
             plan,

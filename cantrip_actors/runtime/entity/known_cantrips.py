@@ -184,15 +184,15 @@ class KnownCantrips:
 
     def is_clear(self, entity_id: str, wanted: CantripRef) -> bool:
         """Return whether the cantrip of an entity is unambiguous, so that it can be loaded without a given one."""
-        own, known = self._own.get(entity_id), self._find_used(wanted)
+        own, used = self._own.get(entity_id), self._find_used(wanted)
         if own is not None and own.id == wanted.id:
             return True
-        return known is not None and known.is_clear
+        return used is not None and used.is_clear
 
     def _find_used(self, wanted: CantripRef) -> _Known | None:
         """Return what is known of a content; if that is ambiguous, what is known of it under the wanted name."""
-        known = self._used.get(wanted.id)
-        return known if known is None or known.is_clear else self._named.get(wanted, known)
+        used = self._used.get(wanted.id)
+        return used if used is None or used.is_clear else self._named.get(wanted, used)
 
     def list_unclear(self, contents: Iterable[str]) -> tuple[str, ...]:
         """Return which of these contents are known with several crystals or dependencies, in order."""
@@ -207,22 +207,22 @@ class KnownCantrips:
         own, cantrip_id = self._own.get(entity_id), wanted.id
         if own is not None and own.id == cantrip_id:
             return own
-        known = self._find_used(wanted) or self._carved.get(cantrip_id)
-        if known is None:
+        used = self._find_used(wanted) or self._carved.get(cantrip_id)
+        if used is None:
             raise self._make_unknown(entity_id, wanted)
-        if not (known.one_rest and (known.one_crystal or any_crystal)):
+        if not (used.one_rest and (used.one_crystal or any_crystal)):
             raise LoomError(
                 f"the cantrip of entity {entity_id} ({cantrip_id}) was used in this process with several "
                 "crystals or dependencies: say with which it continues, cantrip=…, or give each a name of its own"
             )
-        return known.cantrip
+        return used.cantrip
 
     def find_content(self, entity_id: str, cantrip_id: str) -> Cantrip | None:
         """Return a known cantrip of that content, whatever its crystal and its dependencies are."""
-        own, known = self._own.get(entity_id), self._used.get(cantrip_id) or self._carved.get(cantrip_id)
+        own, used = self._own.get(entity_id), self._used.get(cantrip_id) or self._carved.get(cantrip_id)
         if own is not None and own.id == cantrip_id:
             return own
-        return None if known is None else known.cantrip
+        return None if used is None else used.cantrip
 
     def _make_unknown(self, entity_id: str, wanted: CantripRef) -> CantripUnknown:
         offered = [(cantrip.name, cantrip.id) for cantrip in self._given]
@@ -246,14 +246,14 @@ def _make_label(name: str | None, cantrip_id: str) -> str:
 
 def _remember(cantrip: Cantrip, key: Key, among: OrderedDict[Key, _Known]) -> None:
     """Remember a cantrip; note that its content is ambiguous if it was used with different crystals or dependencies."""
-    known = among.get(key)
-    if known is None:
-        known = _Known(cantrip)
-    elif known.one_rest and not is_same_but_for_crystal(known.cantrip, cantrip):
-        known = known._replace(one_rest=False)
-    elif known.one_crystal and not is_interchangeable(known.cantrip, cantrip):
-        known = known._replace(one_crystal=False)
-    among[key] = known
+    entry = among.get(key)
+    if entry is None:
+        entry = _Known(cantrip)
+    elif entry.one_rest and not is_same_but_for_crystal(entry.cantrip, cantrip):
+        entry = entry._replace(one_rest=False)
+    elif entry.one_crystal and not is_interchangeable(entry.cantrip, cantrip):
+        entry = entry._replace(one_crystal=False)
+    among[key] = entry
     among.move_to_end(key)
     if len(among) > REMEMBERED:
         among.popitem(last=False)

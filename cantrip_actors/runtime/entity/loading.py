@@ -34,12 +34,14 @@ from cantrip_actors.terms.period import PeriodBudget
 
 def find_cantrip_in_force(loom: Loom, facts: EntityFacts) -> CantripRef:
     """Return an entity's current cantrip: the one in its header, unless it has adopted another."""
-    header, kept = facts.header, facts.checkpoint
+    header, checkpoint = facts.header, facts.checkpoint
     first = CantripRef(header.cantrip_id, header.cantrip_name)
-    if kept is None:
+    if checkpoint is None:
         return find_cantrip(facts.records, first)
-    known = read_cantrip_of_checkpoint(kept.data)
-    return find_cantrip(loom.records(header.entity_id), first) if known is None else find_cantrip(facts.records, known)
+    cantrip = read_cantrip_of_checkpoint(checkpoint.data)
+    return (
+        find_cantrip(loom.records(header.entity_id), first) if cantrip is None else find_cantrip(facts.records, cantrip)
+    )
 
 
 def find_dependencies_in_force(loom: Loom, facts: EntityFacts) -> str | None:
@@ -56,7 +58,7 @@ def find_dependencies_in_force(loom: Loom, facts: EntityFacts) -> str | None:
 def find_last_time(loom: Loom, entity_id: str) -> str:
     """Return when the last of an entity's records that have a time was made, in ISO 8601."""
     records = loom.records(entity_id)
-    times = (getattr(one, "at", None) for one in reversed(records))
+    times = (getattr(record, "at", None) for record in reversed(records))
     return next(at for at in times if isinstance(at, str))
 
 
@@ -64,16 +66,16 @@ def load_state(loom: Loom, plan: Plan, now: float) -> tuple[State, LoadedUsage]:
     """Return the state after the last record of an entity's log, and the usage that its log does not count itself."""
     shape, entity_id = plan.shape, plan.entity_id
     facts = loom.facts(entity_id)
-    kept = facts.checkpoint
-    checkpoint = None if kept is None else decode_checkpoint(kept.data, loom.attach)
+    stored = facts.checkpoint
+    checkpoint = None if stored is None else decode_checkpoint(stored.data, loom.attach)
     if plan.parent_entity is None or plan.forked:
-        loom.check_chain(entity_id, after=-1 if kept is None else kept.position)
+        loom.check_chain(entity_id, after=-1 if stored is None else stored.position)
     is_usable = checkpoint is not None and checkpoint.is_for(plan) and not has_undone(facts.records)
-    if kept is not None and checkpoint is not None and is_usable:
+    if stored is not None and checkpoint is not None and is_usable:
         state, below, records = checkpoint.state, checkpoint.below, facts.records
         renew_call(shape, state)
     else:
-        below, records = NO_USAGE, facts.records if kept is None else loom.records(entity_id)
+        below, records = NO_USAGE, facts.records if stored is None else loom.records(entity_id)
         is_fork = plan.forked and plan.parent_turn is not None
         lineage = make_checked(loom).lineage(plan.parent_turn or "") if is_fork else ()
         state = make_fork_state(shape, lineage) if is_fork else State(shape.parent_turn)
@@ -88,13 +90,13 @@ def _count_calls_of_period(loom: Loom, entity_id: str, limit: CallLimit, now: fl
     """Return the calls of a gate that an entity and its subtree have begun in the present period of a limit."""
     newest = loom.newest_records(entity_id, lambda records: list_records_of_period(records, limit, now))
     if limit.per != "intent":
-        members = [one for one in loom.subtree(entity_id) if one != entity_id]
+        members = [member for member in loom.subtree(entity_id) if member != entity_id]
         below = [
             loom.newest_records(member, lambda records: list_records_of_period(records, limit, now))
             for member in members
         ]
     else:
-        members = [one for child in list_children(newest) if loom.has(child) for one in loom.subtree(child)]
+        members = [member for child in list_children(newest) if loom.has(child) for member in loom.subtree(child)]
         below = [loom.records(member) for member in members]
     return sum(list_started_gates(records).count(limit.gate) for records in (newest, *below))
 

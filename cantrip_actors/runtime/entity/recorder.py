@@ -149,14 +149,14 @@ class StepRecorder:
         if usage is not NO_USAGE:
             cell.ledger.add(usage)
 
-    def _note_taken(self, taken: Sequence[Mail]) -> None:
+    def _note_taken(self, mails: Sequence[Mail]) -> None:
         instrument = self._environment.instrument
-        for mail in taken:
+        for mail in mails:
             if mail.dependencies is not None:
                 self._environment.core.cantrips.forget_sent(mail.entity_id, mail.key)
-        if taken and instrument is not None:
+        if mails and instrument is not None:
             at = self.make_moment().at
-            for mail in taken:
+            for mail in mails:
                 instrument.noted(MailTaken(mail.kind, mail.at, at))
 
     async def resume_spans(self, last_exit: ExitReason | None) -> None:

@@ -42,7 +42,9 @@ def capture_variables(outside: Context | None = None) -> ContextVariables:
     context = copy_context()
     if outside is None:
         return tuple(context.items())
-    return tuple([(one, value) for one, value in context.items() if outside.get(one, _UNSET) is not value])
+    return tuple(
+        [(variable, value) for variable, value in context.items() if outside.get(variable, _UNSET) is not value]
+    )
 
 
 def bind_variables(variables: ContextVariables) -> _BoundVariables:

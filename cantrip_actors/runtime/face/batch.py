@@ -27,15 +27,15 @@ async def cast_all(
         from cantrip_actors.crystal.policy.batched import batched  # it needs httpx, which takes long to import
 
         cantrip = replace(cantrip, crystal=batched(crystal))
-    found: dict[int, Episode | CantripError] = {}
+    answers: dict[int, Episode | CantripError] = {}
 
     async def cast_one(index: int, intent: Said) -> None:
         try:
-            found[index] = await cast(cantrip, intent, key=f"{key}-{index}", by=by)
+            answers[index] = await cast(cantrip, intent, key=f"{key}-{index}", by=by)
         except CantripError as error:
-            found[index] = error
+            answers[index] = error
 
     async with anyio.create_task_group() as tasks:
         for index, intent in enumerate(intents):
             tasks.start_soon(cast_one, index, intent)
-    return [found[index] for index in range(len(found))]
+    return [answers[index] for index in range(len(answers))]

@@ -275,8 +275,8 @@ class Entity(Generic[Answer_co]):
         if self._cantrip is not None:
             await launcher.adopt(self._id, self._cantrip)
         elif self._find_cell() is None:
-            known = None if cell is None or cell.is_for_episode else cell.plan.cantrip.unprovided
-            await launcher.check_sendable(self._id, known, key, waits=waits)
+            cantrip_here = None if cell is None or cell.is_for_episode else cell.plan.cantrip.unprovided
+            await launcher.check_sendable(self._id, cantrip_here, key, waits=waits)
 
     async def _check_files(self, files: Iterable[File]) -> None:
         """Raise InvalidFile for a file that the entity's crystal does not take, as far as this process knows it."""

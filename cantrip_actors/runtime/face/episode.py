@@ -100,8 +100,8 @@ class Episode(Generic[Answer_co]):
         return TypeAdapter(kind).validate_python(self.raw_result)
 
     def __repr__(self) -> str:
-        said = f"result={self.raw_result!r}" if self.terminated else f"{self.reason}: {self.summary}"
-        return f"<Episode of {self.entity_id}: {said}>"
+        words = f"result={self.raw_result!r}" if self.terminated else f"{self.reason}: {self.summary}"
+        return f"<Episode of {self.entity_id}: {words}>"
 
 
 async def make_episode(

@@ -137,7 +137,9 @@ class Work(Generic[Answer_co]):
         """
         subtree, open_of = self._make_loom().subtree(self.entity_id), self._tree.requests.open_of
         requests = (request for entity_id in subtree for request in open_of(entity_id))
-        return sorted((one for one in requests if one.kind != "deferred"), key=lambda request: request.asked_at)
+        return sorted(
+            (request for request in requests if request.kind != "deferred"), key=lambda request: request.asked_at
+        )
 
     def _make_loom(self) -> Loom:
         return make_checked(self._tree.loom)

@@ -249,7 +249,7 @@ class Core:
         if guard.at_rest:
             records = guard.redact_records(records)
             outgoing = [
-                guard.redact_timer(one) if isinstance(one, Timer) else guard.redact_mail(one) for one in outgoing
+                guard.redact_timer(item) if isinstance(item, Timer) else guard.redact_mail(item) for item in outgoing
             ]
         if self.loom_actor is not None and self.loom_actor.write_now(records, taken, outgoing):
             return
@@ -314,7 +314,7 @@ class Core:
         life = life if life is not None else store.life(entity_id)
         if life is not Life.BUSY:
             return life is Life.WAITING
-        below = {one for one in store.below(entity_id) if (store.life(one) or Life.BUSY) < Life.OVER}
+        below = {member for member in store.below(entity_id) if (store.life(member) or Life.BUSY) < Life.OVER}
         if not below or not all(map(self.is_waiting, below)):
             return False
         state = fold_entity(self.loom, entity_id)  # a background child may wait while its parent is at work
@@ -377,7 +377,7 @@ class Core:
         if not self.cantrips.has_marks or facts.life is not Life.IDLE:
             return None
         waiting = self.store.pending(facts.entity_id, self.limits.max_waiting + 1)
-        return next((one.mail for one in waiting if one.mail.lane != CONTROL), None)
+        return next((pending.mail for pending in waiting if pending.mail.lane != CONTROL), None)
 
     def find_unknown_dependencies(self, entity_id: str) -> DependenciesUnknown | None:
         """Return why an entity waits, if it waits for dependencies that this process does not have."""

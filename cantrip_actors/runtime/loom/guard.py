@@ -48,10 +48,10 @@ def find_crystal_secrets(crystal: Any) -> Iterator[tuple[str, str]]:
 def find_circle_secrets(circle: Circle) -> Iterator[tuple[str, str]]:
     """Yield the gate dependencies of a circle that have names such as `api_key` or `token`."""
     for gate in circle.gates:
-        given = (
+        values = (
             (f"{gate.name}.{name}", value) for name, value in gate.dependencies.items() if SECRET_NAME.search(name)
         )
-        yield from _select_secrets(given)
+        yield from _select_secrets(values)
 
 
 def _select_secrets(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[str, str]]:

@@ -28,13 +28,13 @@ def release_leases(store: Store, leases: Sequence[Lease], *, is_member: bool) ->
     return store.release_if_empty(*leases)
 
 
-def release_strays(store: Store, owner: str, known: Container[int]) -> list[str]:
+def release_strays(store: Store, owner: str, tokens: Container[int]) -> list[str]:
     """Release the leases of `owner` with tokens that it does not know; return their entities, which may have mail.
 
     A server that failed over may have forgotten that they were released. Their holder renews them, so that no other
     process can run their entities. Call it after each new connection to the server.
     """
-    strays = [one for one in store.leases_of(owner) if one.token not in known]
+    strays = [lease for lease in store.leases_of(owner) if lease.token not in tokens]
     if strays:
         store.release(*strays)
-    return [one.entity_id for one in strays]
+    return [stray.entity_id for stray in strays]

@@ -135,11 +135,11 @@ class Inbox:
     def is_empty(self) -> bool:
         """Whether no mail waits and no caller waits."""
         mail = self._control or self._intents or self._claimed or self._has_more
-        return not mail and not any(one.callers for waiting in self._waiters.values() for one in waiting)
+        return not mail and not any(waiter.callers for waiting in self._waiters.values() for waiter in waiting)
 
     def has_urgent(self, episode: int) -> bool:
         """Whether mail waits that ends the episode with this number at once."""
-        return any(is_urgent(one.mail, episode) for one in self._control)
+        return any(is_urgent(pending.mail, episode) for pending in self._control)
 
     @property
     def has_control(self) -> bool:
@@ -170,16 +170,16 @@ class Inbox:
 
     def close(self, is_recorded: Callable[[str], bool]) -> list[Mail]:
         """Empty the inbox of an entity that is not loaded any more. Return untaken offers; the store has other mail."""
-        return [one.mail for one in self._clear(is_recorded)]
+        return [pending.mail for pending in self._clear(is_recorded)]
 
     def _clear(self, is_recorded: Callable[[str], bool]) -> list[Pending]:
         """Forget all mail, and return the offers that no record has taken."""
-        offers = [one for one in self._intents if one.no == OFFER]
-        for one in self._claimed.values():
-            if one.no == OFFER and is_recorded(one.mail.key):
-                self._mark_recorded(one.mail.key)
-            elif one.no == OFFER:
-                offers.insert(0, one)
+        offers = [intent for intent in self._intents if intent.no == OFFER]
+        for pending in self._claimed.values():
+            if pending.no == OFFER and is_recorded(pending.mail.key):
+                self._mark_recorded(pending.mail.key)
+            elif pending.no == OFFER:
+                offers.insert(0, pending)
         self.signal, self.is_watched, self._is_signalled, self._has_more = None, False, False, False
         self._arrived = None
         self._known.clear()
@@ -218,10 +218,10 @@ class Inbox:
 
     def withdraw(self, key: str) -> None:
         """Withdraw an offer, unless the actor has claimed it."""
-        for at, one in enumerate(self._intents):
-            if one.no != OFFER:
+        for at, pending in enumerate(self._intents):
+            if pending.no != OFFER:
                 return  # offers come first
-            if one.mail.key == key:
+            if pending.mail.key == key:
                 del self._intents[at]
                 return
 
@@ -234,25 +234,25 @@ class Inbox:
 
     def may_lack_intents(self, waiting: int) -> bool:
         """Return whether some intents here may have been withdrawn elsewhere; `waiting` is their count in the store."""
-        claimed = sum(one.no != OFFER and one.mail.lane != CONTROL for one in self._claimed.values())
+        claimed = sum(pending.no != OFFER and pending.mail.lane != CONTROL for pending in self._claimed.values())
         offers = bisect_right(self._intents, OFFER, key=_get_number)
         return self._has_more or waiting < claimed + len(self._intents) - offers
 
     def _insert(self, mail: Sequence[Pending]) -> bool:
         """Add mail; return whether any of it is new."""
         # senders that repeat a key at the same moment all get the row of the same mail
-        new = list({one.no: one for one in mail if one.no not in self._known}.values())
+        new = list({pending.no: pending for pending in mail if pending.no not in self._known}.values())
         if len(mail) >= PAGE:
             self._has_more = True  # the rest is read when this page is taken
-        for one in new:
-            if one.mail.lane == CONTROL:
-                insort(self._control, one, key=_get_number)
+        for pending in new:
+            if pending.mail.lane == CONTROL:
+                insort(self._control, pending, key=_get_number)
             elif len(self._intents) >= PAGE or (self._has_more and len(mail) < PAGE):
                 self._has_more = True
                 continue
             else:
-                insort(self._intents, one, key=_get_number)
-            self._known.add(one.no)
+                insort(self._intents, pending, key=_get_number)
+            self._known.add(pending.no)
         return bool(new)
 
     def notify_actor(self) -> None:
@@ -267,11 +267,11 @@ class Inbox:
 
     def take(self, kind: MailKind) -> list[Pending]:
         """Claim all control mail of a kind, and return it, oldest first."""
-        taken = [one for one in self._control if one.mail.kind == kind]
-        self._control = [one for one in self._control if one.mail.kind != kind]
-        for one in taken:
-            self._claimed[one.mail.key] = one
-        return taken
+        matching = [pending for pending in self._control if pending.mail.kind == kind]
+        self._control = [pending for pending in self._control if pending.mail.kind != kind]
+        for pending in matching:
+            self._claimed[pending.mail.key] = pending
+        return matching
 
     def put_back(self, mail: Pending) -> None:
         """Put claimed mail back into the inbox."""
@@ -284,17 +284,17 @@ class Inbox:
             await self._read()
         if not self._intents:
             return None
-        one = self._intents.pop(0)
-        self._claimed[one.mail.key] = one
-        return one
+        pending = self._intents.pop(0)
+        self._claimed[pending.mail.key] = pending
+        return pending
 
     def find_taken(self, records: Sequence[Record]) -> list[tuple[int, int]]:
         """Return which of `records` take claimed mail, as pairs of index and mail number, for `Store.append`."""
         if not self._claimed:
             return []
         keys = ((index, get_key(record)) for index, record in enumerate(records))
-        found = ((index, self._claimed.get(key or "")) for index, key in keys)
-        return [(index, one.no) for index, one in found if one is not None and one.no != OFFER]
+        claims = ((index, self._claimed.get(key or "")) for index, key in keys)
+        return [(index, pending.no) for index, pending in claims if pending is not None and pending.no != OFFER]
 
     def remove_taken(self, records: Iterable[Record]) -> list[Mail]:
         """Remove the mail that these records, which are in the loom now, have taken, and return it."""
@@ -304,10 +304,10 @@ class Inbox:
         for record in records:
             key = get_key(record)
             if key is not None:
-                taken = self._claimed.pop(key, None)
-                if taken is not None:
-                    self._known.discard(taken.no)
-                    mail.append(taken.mail)
+                pending = self._claimed.pop(key, None)
+                if pending is not None:
+                    self._known.discard(pending.no)
+                    mail.append(pending.mail)
                 self._mark_recorded(key)
         return mail
 
@@ -320,7 +320,7 @@ class Inbox:
     @property
     def awaited(self) -> list[str]:
         """The keys of the intents whose episodes callers wait for; "" stands for the first intent."""
-        return [key for key, waiting in self._waiters.items() if any(one.callers for one in waiting)]
+        return [key for key, waiting in self._waiters.items() if any(waiter.callers for waiter in waiting)]
 
     @property
     def expected(self) -> list[str]:
@@ -353,7 +353,7 @@ class Inbox:
     def forget_unawaited(self) -> None:
         """Forget the waiters without a caller: the entity is not loaded any more."""
         for key, waiting in list(self._waiters.items()):
-            for waiter in [one for one in waiting if not one.callers]:
+            for waiter in [left for left in waiting if not left.callers]:
                 waiter.is_forgotten = True
                 self.forget(key, waiter)
 
@@ -363,7 +363,7 @@ class Inbox:
         `now` is event loop time.
         """
         late = []
-        for waiter in (one for waiting in self._waiters.values() for one in waiting):
+        for waiter in (each for waiting in self._waiters.values() for each in waiting):
             if waiter.since is None:
                 waiter.since = now
             elif now >= waiter.since + patience:
@@ -405,5 +405,5 @@ def make_refusal_error(record: MailRefused) -> CantripError:
     return InvalidIntent(f"entity {record.entity_id} refused the mail: {record.reason}")
 
 
-def _get_number(one: Pending) -> int:
-    return one.no
+def _get_number(pending: Pending) -> int:
+    return pending.no

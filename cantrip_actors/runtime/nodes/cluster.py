@@ -73,7 +73,7 @@ class Cluster:
         """
         tree = self._tree
         owner = await self._run_in_store(lambda: self._tables.place(tree.find_root(tree.store.named(entity) or entity)))
-        return next((one for one in await self.nodes() if one.id == owner), None)
+        return next((node for node in await self.nodes() if node.id == owner), None)
 
     def events(self, entity: str) -> EventFeed:
         """Return the events recorded of an entity from now on, whichever process runs it, up to its end (N-41).
@@ -102,7 +102,7 @@ class Cluster:
         Divided by the capacity of a worker, it is the number of workers needed. For a queue, only as many casts count
         as its bounds allow now.
         """
-        queued = sum(_count_beginnable(one) for one in await self.queues())
+        queued = sum(_count_beginnable(queue) for queue in await self.queues())
         return queued + await self._run_in_store(self._count_backlog)
 
     def _count_backlog(self) -> int:
@@ -120,10 +120,10 @@ class Cluster:
 
         A node that `serve`s does it within a beat.
         """
-        asked = [one for one in await self.nodes() if one.is_living and node in (one.name, one.id)]
-        for one in asked:
-            await self._run_in_store(partial(self._ask_to_drain, one.id))
-        return len(asked)
+        matching = [status for status in await self.nodes() if status.is_living and node in (status.name, status.id)]
+        for status in matching:
+            await self._run_in_store(partial(self._ask_to_drain, status.id))
+        return len(matching)
 
     async def free(self, entity: str) -> bool:
         """Lift the quarantine of an entity, given by name or id, so that a node runs it again (N-14).
@@ -176,11 +176,11 @@ class Cluster:
         ]
         if not members:
             return found
-        for one in self._tables.unowned(MANY):
-            facts = tree.loom.facts(one.entity_id)
+        for entity in self._tables.unowned(MANY):
+            facts = tree.loom.facts(entity.entity_id)
             candidate = make_candidate(tree, facts)
             if not is_waiting_for_answer(tree, facts) and not _has_node(candidate, members):
-                found.append(self._describe_stranded(one.entity_id, "no living node serves its cantrip"))
+                found.append(self._describe_stranded(entity.entity_id, "no living node serves its cantrip"))
         return found
 
     def _describe_stranded(self, entity_id: str, why: str) -> StrandedEntity:
@@ -208,8 +208,8 @@ def _count_beginnable(queue: QueueStatus) -> int:
     return min(queue.waiting, MANY if queue.max_running is None else max(0, queue.max_running - queue.running))
 
 
-def _has_node(one: Candidate, members: list[Member]) -> bool:
-    return any(can_run(member, one, members) for member in members)
+def _has_node(candidate: Candidate, members: list[Member]) -> bool:
+    return any(can_run(member, candidate, members) for member in members)
 
 
 def _make_view(row: NodeRow) -> NodeView:

@@ -117,7 +117,7 @@ class Membership:
     @property
     def own(self) -> Member | None:
         """This node's current facts, if its last poll found it among the living nodes."""
-        me = next((one for one in self.members if one.owner == self.owner), None)
+        me = next((member for member in self.members if member.owner == self.owner), None)
         return None if me is None else me._replace(busy=self.busy, is_draining=self.is_draining)
 
     @property
@@ -140,9 +140,9 @@ class Membership:
         """Return whether it now removes leases of holders that look dead."""
         return may_sweep(self.state, time.monotonic())
 
-    def may_look_for(self, one: Unowned) -> bool:
+    def may_look_for(self, entity: Unowned) -> bool:
         """Return whether it considers an entity without an owner now."""
-        return may_look_for(self.state, time.monotonic(), one.entity_id, one.why)
+        return may_look_for(self.state, time.monotonic(), entity.entity_id, entity.why)
 
     @property
     def is_ready(self) -> bool:

@@ -71,8 +71,8 @@ def may_cast_here(core: Core, firing: str, cantrip: Cantrip) -> bool:
     me = membership.own
     if me is None or not membership.is_ready:
         return False
-    one = Candidate(firing, cantrip.id, cantrip.name, may_move=True, is_clear=True)
-    is_admitted = may_cast(me, one, membership.members)
+    candidate = Candidate(firing, cantrip.id, cantrip.name, may_move=True, is_clear=True)
+    is_admitted = may_cast(me, candidate, membership.members)
     membership.busy += is_admitted
     return is_admitted
 
@@ -102,8 +102,8 @@ def ends_here(core: Core, root: Cell) -> bool:
     if membership is None or not membership.is_draining:
         return False
     cantrip = root.plan.cantrip
-    one = Candidate(root.entity_id, cantrip.id, cantrip.name)
-    return should_end_here(membership.owner, one, membership.members)
+    candidate = Candidate(root.entity_id, cantrip.id, cantrip.name)
+    return should_end_here(membership.owner, candidate, membership.members)
 
 
 def is_waiting_for_answer(core: Core, facts: EntityFacts) -> bool:

@@ -180,9 +180,9 @@ class Requests:
 
     def _list_server_requests(self, tenant: str | None) -> Iterator[Request]:
         """Yield the open questions of tool servers."""
-        for one in self.elicitations:
-            if self._core.belongs_to_tenant(one.call.entity_id, tenant):
-                yield self._make_elicitation_request(one)
+        for elicitation in self.elicitations:
+            if self._core.belongs_to_tenant(elicitation.call.entity_id, tenant):
+                yield self._make_elicitation_request(elicitation)
 
     def _make_elicitation_request(self, one: Elicitation) -> Request:
         call, shown = one.call, self._core.guard.redactor.value
@@ -213,7 +213,7 @@ class Requests:
 
     def open_of(self, entity_id: str) -> list[Request]:
         """Return the open requests of one entity, the oldest first."""
-        elicited = [one for one in self.elicitations if one.call.entity_id == entity_id]
+        elicited = [elicitation for elicitation in self.elicitations if elicitation.call.entity_id == entity_id]
         requests = [self._find_entity_request(entity_id), *map(self._make_elicitation_request, elicited)]
         return sorted((one for one in requests if one is not None), key=lambda request: request.asked_at)
 
@@ -223,7 +223,7 @@ class Requests:
         def look() -> Page[Request]:
             waiting = loom.page(Selection(state="waiting"), cursor=cursor, limit=limit, oldest_first=True)
             requests = [self._find_entity_request(listed.id) for listed in waiting]
-            return Page([one for one in requests if one is not None], waiting.next)
+            return Page([request for request in requests if request is not None], waiting.next)
 
         page = await self._core.in_store(look)
         others = [] if cursor is not None else list(self._list_server_requests(loom.tenant))

@@ -169,7 +169,7 @@ class Queues:
     def _select_over(self, entities: Sequence[str]) -> list[str]:
         """Return the entities that are over, or that never began in this loom."""
         store = self._core.store
-        lives = ((one, store.life(one)) for one in entities)
+        lives = ((entity, store.life(entity)) for entity in entities)
         return [one for one, life in lives if (life is None and not store.is_held(one)) or _is_over(life)]
 
     async def claim(
@@ -214,9 +214,11 @@ class Queues:
         self._reads_at = -math.inf if accounts else now + (COUNT if can_hint else POLL_INTERVAL * SELDOM)
         if accounts and (now >= self._counts_at or not store.shared):
             self._counts_at = now + COUNT
-            names = [one.queue.name for one in accounts]
+            names = [account.queue.name for account in accounts]
             self._waiting = await self._core.in_store(lambda: {name: store.count_submissions(name) for name in names})
-        self.status = [_make_status(one, self._waiting.get(one.queue.name, 0), len(one.places)) for one in accounts]
+        self.status = [
+            _make_status(account, self._waiting.get(account.queue.name, 0), len(account.places)) for account in accounts
+        ]
         return accounts
 
     async def _claim_of(self, account: Account, may_begin: Callable[[SubmissionRow], bool], now: float) -> Claimed:
@@ -247,7 +249,7 @@ class Queues:
             self._core.membership.busy += len(taken)  # until the next count
         if len(taken) == len(found):
             return Claimed(found, math.inf if are_all else 0)
-        held = [one for one in ids if one in account.places and one not in taken]
+        held = [entity_id for entity_id in ids if entity_id in account.places and entity_id not in taken]
         is_free = bool(held) and await self._sweep(account, held, now)
         rows = [row for row, entity_id in zip(found, ids, strict=True) if entity_id in taken]
         is_full = account.count_room(here) <= len(taken)
@@ -269,7 +271,7 @@ class Queues:
     def _count_sharers(self) -> int:
         """Return how many nodes share the waiting submissions."""
         membership = self._core.membership
-        return 1 if membership is None else max(1, sum(not one.is_draining for one in membership.members))
+        return 1 if membership is None else max(1, sum(not member.is_draining for member in membership.members))
 
     def may_run(self, row: SubmissionRow) -> bool:
         """Return whether the cantrip of a submission is offered here, and falls to this node's release."""
@@ -315,14 +317,14 @@ class Queues:
     ) -> tuple[list[str], list[str]]:
         store = self._core.store
         over, absent = [], []
-        for one in entities:
-            if one in membership:
+        for entity in entities:
+            if entity in membership:
                 continue
-            life = store.life(one)
-            if _is_over(life) or (life is None and is_gone(account.places[one].owner)):
-                over.append(one)
-            elif life is None and not store.is_held(one):
-                absent.append(one)
+            life = store.life(entity)
+            if _is_over(life) or (life is None and is_gone(account.places[entity].owner)):
+                over.append(entity)
+            elif life is None and not store.is_held(entity):
+                absent.append(entity)
         return over, absent
 
     # Looking from outside
