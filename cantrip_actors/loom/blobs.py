@@ -22,17 +22,17 @@ from cantrip_actors.terms.image import Image
 R = TypeVar("R", bound=Record)
 
 
-def add_snapshot(snapshot: Snapshot, found: dict[str, Blob]) -> None:
+def add_snapshot(snapshot: Snapshot, blobs: dict[str, Blob]) -> None:
     """Add the blob of a snapshot, by digest, if it has its bytes."""
     if snapshot.blob is not None:
-        found[snapshot.digest] = snapshot.blob
+        blobs[snapshot.digest] = snapshot.blob
 
 
-def add_images(images: Iterable[File], found: dict[str, Blob]) -> None:
+def add_images(images: Iterable[File], blobs: dict[str, Blob]) -> None:
     """Add the blobs of images that have their bytes, by digest."""
     for image in images:
-        if image.digest and image.digest not in found and (data := image.find_data()) is not None:
-            found[image.digest] = Blob(image.digest, image.media_type, data)
+        if image.digest and image.digest not in blobs and (data := image.find_data()) is not None:
+            blobs[image.digest] = Blob(image.digest, image.media_type, data)
 
 
 def attach_images(records: Iterable[R], find: Callable[[str], Blob | None]) -> list[R]:

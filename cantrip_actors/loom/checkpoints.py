@@ -36,10 +36,10 @@ def encode_checkpoint(tip: Tip, data: bytes, key: bytes = b"") -> bytes:
     return blake2b(rest, digest_size=_SUM, key=key).digest() + rest
 
 
-def decode_checkpoint(kept: bytes, key: bytes = b"") -> tuple[Tip, bytes] | None:
+def decode_checkpoint(data: bytes, key: bytes = b"") -> tuple[Tip, bytes] | None:
     """Return the arguments of `encode_checkpoint`; None for damaged bytes."""
-    rest = kept[_SUM:]
-    if len(rest) <= _POSITION or blake2b(rest, digest_size=_SUM, key=key).digest() != kept[:_SUM]:
+    rest = data[_SUM:]
+    if len(rest) <= _POSITION or blake2b(rest, digest_size=_SUM, key=key).digest() != data[:_SUM]:
         return None
     start = _POSITION + 1
     end = start + rest[_POSITION]

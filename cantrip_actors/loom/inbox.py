@@ -77,9 +77,9 @@ def select_settled(old: Sequence[TakenMail], before: str, read: Callable[..., Se
     An entity works on one intent at a time, so only the last one may still be under way. `read` is `Store.records`.
     """
     newest: dict[str, int] = {}
-    for one in old:
-        if one.lane == INTENTS:
-            newest[one.entity_id] = max(one.taken, newest.get(one.entity_id, 0))
+    for row in old:
+        if row.lane == INTENTS:
+            newest[row.entity_id] = max(row.taken, newest.get(row.entity_id, 0))
 
     def is_settled(intent: TakenMail) -> bool:
         for limit in (A_FEW, sys.maxsize):
@@ -88,19 +88,19 @@ def select_settled(old: Sequence[TakenMail], before: str, read: Callable[..., Se
                 return at < before
         return False
 
-    return [one for one in old if one.lane != INTENTS or one.taken < newest[one.entity_id] or is_settled(one)]
+    return [row for row in old if row.lane != INTENTS or row.taken < newest[row.entity_id] or is_settled(row)]
 
 
 class MailPlan:
     """Adds a transaction's changes of mail to the transaction's plan."""
 
-    def __init__(self, made: Plan, known: Known, most: int, numbers: Iterator[int]) -> None:
-        self._made, self._known, self._most, self._numbers = made, known, most, numbers
+    def __init__(self, plan: Plan, known: Known, most: int, numbers: Iterator[int]) -> None:
+        self._made, self._known, self._most, self._numbers = plan, known, most, numbers
         self._posted: dict[tuple[str, str], tuple[MailRow, bytes, int | None]] = {}
         self._taken: dict[int, tuple[MailRow, int]] = {}
         self._emptied: list[tuple[Tree, int]] = []
         self._waiting: dict[Tree, Waiting] = {}
-        made.posted, made.taken, made.emptied, made.waiting = self._posted, self._taken, self._emptied, self._waiting
+        plan.posted, plan.taken, plan.emptied, plan.waiting = self._posted, self._taken, self._emptied, self._waiting
 
     def follow(self, *, taken: Iterable[tuple[int, int]], post: Iterable[tuple[int, Mail]]) -> None:
         """Add a batch's changes of mail. Raises Taken, or the error for mail that is not accepted."""

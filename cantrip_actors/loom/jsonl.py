@@ -337,21 +337,21 @@ class JsonlStore(MemoryStore):
         if self.read_only:
             raise LoomError(f"{self.path} was opened read-only: nothing can be recorded")
 
-    def _write(self, db: None, made: Plan) -> None:
-        lines = made.lines
+    def _write(self, db: None, plan: Plan) -> None:
+        lines = plan.lines
         if lines and self._late is not None:
             raise LoomError(f"{self.path} is being rewritten, and nothing was recorded: try again in a moment")
-        if made.posted or made.timers:
-            lines = [*lines, *(wrap_mail(row.no, line) for row, line, _ in made.posted.values())]
-            lines += (wrap_timer(line or encode_timer(timer)) for timer, line, _ in made.timers.values())
+        if plan.posted or plan.timers:
+            lines = [*lines, *(wrap_mail(row.no, line) for row, line, _ in plan.posted.values())]
+            lines += (wrap_timer(line or encode_timer(timer)) for timer, line, _ in plan.timers.values())
             if len(lines) > 1:
                 lines.insert(0, encode_line(JournalLine(batch=len(lines))))
-        if made.blobs:
-            new = [blob for blob in made.blobs.values() if blob.digest not in self._blobs]
+        if plan.blobs:
+            new = [blob for blob in plan.blobs.values() if blob.digest not in self._blobs]
             lines = [*(encode_line(JournalLine(blob=blob)) for blob in new), *lines]
         if lines:
-            self._write_lines(lines, made.end)
-        super()._write(db, made)
+            self._write_lines(lines, plan.end)
+        super()._write(db, plan)
 
     def _write_lines(self, lines: Sequence[bytes], head: Head | None = None) -> None:
         """Write lines at the end of the file, and then the head of a sealed loom; all or nothing."""
@@ -399,7 +399,7 @@ class JsonlStore(MemoryStore):
         self._check_open()
         self._late = []  # from here on no record is written
         try:
-            if erased.made.numbers and erased.made.numbers[0] <= len(self._lines):
+            if erased.plan.numbers and erased.plan.numbers[0] <= len(self._lines):
                 raise LoomError(f"{self.path} was written to meanwhile: nothing is forgotten, do it again")
             end = JournalEnd(boot=self._end.boot)
 
@@ -409,7 +409,7 @@ class JsonlStore(MemoryStore):
                     end = end.follow((line,))
                     yield line
 
-            head = erased.made.end or self._head
+            head = erased.plan.end or self._head
             first = self._encode_first_line(None, head)[:-1]
             with self._explain("cannot rewrite"):
                 fd = self._file.write_new(_join(chain((first,), follow(self._dump(erased)))))
@@ -432,7 +432,7 @@ class JsonlStore(MemoryStore):
         blobs = (blob for blob in list(self._blobs.values()) if blob.digest not in erased.blobs)
         yield from (encode_line(JournalLine(blob=blob)) for blob in blobs)
         yield from (erased.lines.get(number, line) for number, line in self.lines())
-        yield from erased.made.lines
+        yield from erased.plan.lines
         yield from self._dump_journal(erased)
 
     def _dump_journal(self, erased: Erased) -> Iterator[bytes]:

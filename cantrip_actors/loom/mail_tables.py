@@ -95,8 +95,8 @@ class MailTables(NodeTables):
     def find_timer(self, entity_id: str, id: str) -> Timer | None:
         """Return the timer with that id."""
         query = "select line from timers where entity = coalesce((select no from entities where id = ?), ?) and id = ?"
-        found = self._fetch_timers(query, entity_id, NOBODY if entity_id else SCHEDULES, id)
-        return found[0] if found else None
+        rows = self._fetch_timers(query, entity_id, NOBODY if entity_id else SCHEDULES, id)
+        return rows[0] if rows else None
 
     def timers_due(self, until: float, *, after: Due = FIRST, limit: int = 100) -> list[Timer]:
         """Return the first timers that are due, in order."""
@@ -156,8 +156,8 @@ class MailTables(NodeTables):
 
     def accounts(self, prefix: str) -> dict[str, str]:
         """Return the accounts whose names begin with `prefix`."""
-        found = self._fetch_rows("select name, state from accounts where name like ?", f"{prefix}%")
-        return {decode_text(name): decode_text(state) for name, state in found}
+        rows = self._fetch_rows("select name, state from accounts where name like ?", f"{prefix}%")
+        return {decode_text(name): decode_text(state) for name, state in rows}
 
     def _fetch_timers(self, query: str, *values: Any) -> list[Timer]:
         rows = self._fetch_rows(query, *values)

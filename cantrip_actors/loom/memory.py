@@ -56,7 +56,7 @@ class Erased(NamedTuple):
     """The changes that forget entities: tombstones by their numbers, and the plan of the records that follow them."""
 
     lines: Mapping[int, bytes] = {}  # a tuple's default, never changed
-    made: Plan = Plan()
+    plan: Plan = Plan()
     mail: Mapping[int, tuple[MailRow, MailRow]] = {}  # likewise
     """Rows of mail by their numbers, and what they become."""
     schedules: Sequence[str] = ()
@@ -117,12 +117,12 @@ class MemoryStore(Store):
         first = len(self._lines) + 1
         return range(first, first + len(records)), itertools.count(self._known.mail.last + 1)
 
-    def _write(self, db: None, made: Plan) -> None:  # noqa: ARG002  # there is none
-        for digest, blob in made.blobs.items():
+    def _write(self, db: None, plan: Plan) -> None:  # noqa: ARG002  # there is none
+        for digest, blob in plan.blobs.items():
             self._blobs.setdefault(digest, blob)
-        self._lines += made.lines
-        if made.end is not None:
-            self._head = made.end
+        self._lines += plan.lines
+        if plan.end is not None:
+            self._head = plan.end
 
     def head(self) -> Head | None:
         """Return the head of a sealed loom."""
@@ -297,15 +297,15 @@ class MemoryStore(Store):
             log = ErasedLog(entity)
             tombstones.update((number, log.add(self._lines[number - 1])) for number in numbers)
             records.append(log.make_record(wanted))
-        made, _ = self._plan(None, records, [encode(record) for record in records], leases)
+        plan, _ = self._plan(None, records, [encode(record) for record in records], leases)
         mail: dict[int, tuple[MailRow, MailRow]] = {}
-        for record, number in zip(records, made.numbers, strict=True):
+        for record, number in zip(records, plan.numbers, strict=True):
             for row in self._select_mail(record.entity_id):
                 blank = row._replace(key=make_blank_key(row.no), digest=b"", taken=number)
                 mail.setdefault(row.no, (row, blank))
         names = {name for name, entity in known.names.items() if entity in wanted.entities}
         schedules = [timer.id for timer in self.timers() if is_schedule_for(timer, wanted.entities, names)]
-        erased = Erased(tombstones, made, mail, schedules, names)
+        erased = Erased(tombstones, plan, mail, schedules, names)
         return erased._replace(blobs=self._find_unused_blobs(erased))
 
     def _select_mail(self, entity: str) -> Iterator[MailRow]:
@@ -333,12 +333,12 @@ class MemoryStore(Store):
         known = self._known
         for number, line in erased.lines.items():
             self._lines[number - 1] = line
-        MemoryStore._write(self, None, erased.made)  # a store with a file has written them
-        known.apply(erased.made)
+        MemoryStore._write(self, None, erased.plan)  # a store with a file has written them
+        known.apply(erased.plan)
         for row, blank in erased.mail.values():
             known.mail.replace(row, blank)
             known.places[row.entity_id].tree.waiting = known.mail.count(row.entity_id)
-        for record in erased.made.records:
+        for record in erased.plan.records:
             known.listing.clear_origin(record.entity_id)
         for name in erased.names:
             self._restore_name(name)
@@ -576,9 +576,9 @@ class MemoryStore(Store):
         """Return a key that lives as long as the store, or as the key of a sealed loom."""
         return hmac.digest(self.seal.state, b"snapshots", "sha256") if self.seal.state else self._key
 
-    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:  # noqa: ARG002  # one process writes
+    def _keep_checkpoint(self, entity_id: str, data: bytes, leases: Mapping[str, int] | None) -> None:  # noqa: ARG002  # one process writes
         self._check_open()
-        self._checkpoints[entity_id] = kept
+        self._checkpoints[entity_id] = data
 
     def _find_checkpoint(self, entity_id: str) -> bytes | None:
         return self._checkpoints.get(entity_id)

@@ -80,17 +80,17 @@ class MemoryIndex(Known):
         Mail with the record's key was taken by it. Raises LoomError for a second header of an entity, and for another
         record before the header.
         """
-        entity, header, made = record.entity_id, as_header(record), Plan()
+        entity, header, plan = record.entity_id, as_header(record), Plan()
         place = self.places.get(entity)
         if header is not None:
             if place is not None:
                 raise LoomError(f"entity {entity} begins a second time")
-            begin(header, number, made, self)
+            begin(header, number, plan, self)
         elif place is None:
             raise LoomError(f"entity {entity} has no header before it")
         else:
-            follow(record, number, place, made)
-        self.apply(made)
+            follow(record, number, place, plan)
+        self.apply(plan)
         place = self.places[entity]
         row = None if (key := get_key(record)) is None else self.find_mail(place.tree.root, key)
         if row is not None and row.taken is None:
@@ -99,26 +99,26 @@ class MemoryIndex(Known):
             self.mail.take_all(entity, number)
         return place
 
-    def apply(self, made: Plan) -> None:
+    def apply(self, plan: Plan) -> None:
         """Add written records to the index."""
-        if made.entities:
-            for row in made.entities:
-                self._begin(row, made.new[row.id])
-        Known.apply(self, made)
-        if made.turns:
-            self.owners.update(made.turns)
-        if made.standings:
-            for entity, standing in made.standings.items():
+        if plan.entities:
+            for row in plan.entities:
+                self._begin(row, plan.new[row.id])
+        Known.apply(self, plan)
+        if plan.turns:
+            self.owners.update(plan.turns)
+        if plan.standings:
+            for entity, standing in plan.standings.items():
                 self._set_life(entity, standing.life)
                 self.listing.move(entity, standing)
-        for entity, number in made.asides:
+        for entity, number in plan.asides:
             self.asides.setdefault(entity, []).append(number)
-        if made.waiting:
-            self.mail.apply(made)
-        if made.timers or made.timed_out:
-            self.timers.apply(made)
+        if plan.waiting:
+            self.mail.apply(plan)
+        if plan.timers or plan.timed_out:
+            self.timers.apply(plan)
         numbers = self.numbers
-        for place, number in zip(made.places, made.numbers, strict=True):
+        for place, number in zip(plan.places, plan.numbers, strict=True):
             numbers[place.no].append(number)
 
     def _begin(self, row: EntityRow, place: Place) -> None:

@@ -89,11 +89,11 @@ class MailIndex:
         if not any(lanes):
             del self._lanes[row.entity_id]
 
-    def apply(self, made: Plan) -> None:
+    def apply(self, plan: Plan) -> None:
         """Add the written mail."""
-        for row, line, _ in made.posted.values():
+        for row, line, _ in plan.posted.values():
             self.add(row, line)
-        for row, number in made.taken.values():
+        for row, number in plan.taken.values():
             self.take(row, number)
-        for tree, number in made.emptied:
+        for tree, number in plan.emptied:
             self.take_all(tree.root, number)

@@ -65,9 +65,9 @@ class TimerIndex:
         for id in list(self._rows.get(entity_id, ())):
             self.remove(entity_id, id)
 
-    def apply(self, made: Plan) -> None:
+    def apply(self, plan: Plan) -> None:
         """Add what was written."""
-        for timer, line, _ in made.timers.values():
+        for timer, line, _ in plan.timers.values():
             self.set(timer, line)
-        for entity in made.timed_out:
+        for entity in plan.timed_out:
             self.end(entity)

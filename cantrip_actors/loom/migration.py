@@ -29,26 +29,26 @@ class Migrated(NamedTuple):
     version: int
 
 
-def check_version(where: str, found: int, readable_by: int | None, *, read_only: bool, migrate: Migrate) -> None:
+def check_version(where: str, version: int, readable_by: int | None, *, read_only: bool, migrate: Migrate) -> None:
     """Raise LoomError if tables of version `found` can be neither used as they are nor upgraded.
 
     `readable_by` is the earliest version that can use them, None if they do not say. Raises EarlierTables, a LoomError.
     """
-    is_later = found > schema.VERSION
+    is_later = version > schema.VERSION
     if is_later and (readable_by is None or readable_by > schema.VERSION):
         raise LoomError(
-            f"{where} has tables of version {found}, this version knows up to {schema.VERSION}: use a newer "
+            f"{where} has tables of version {version}, this version knows up to {schema.VERSION}: use a newer "
             "cantrip-actors"
         )
-    if found < schema.VERSION and (read_only or migrate == "refuse"):
+    if version < schema.VERSION and (read_only or migrate == "refuse"):
         why = "was opened read-only" if read_only else "migrate=refuse was given"
         raise EarlierTables(
-            f"{where} has tables of version {found}, this version uses {schema.VERSION}, and it {why}: back it up, and "
-            "run `cantrip loom migrate`, after which earlier versions may not open it"
+            f"{where} has tables of version {version}, this version uses {schema.VERSION}, and it {why}: back it up, "
+            "and run `cantrip loom migrate`, after which earlier versions may not open it"
         )
 
 
-def note_migration(where: str, found: int) -> Migrated:
+def note_migration(where: str, version: int) -> Migrated:
     """Log an upgrade in one line, and return its description."""
-    _log.warning("loom.migrated", loom=where, found=found, version=schema.VERSION)
-    return Migrated(found, schema.VERSION)
+    _log.warning("loom.migrated", loom=where, found=version, version=schema.VERSION)
+    return Migrated(version, schema.VERSION)

@@ -206,8 +206,8 @@ class NodeTables(Tables):
         row = self.connections, owner, encode_info(info), busy, is_draining
 
         def renew(db: Connection) -> bool | None:
-            found = db.execute(f"{_RENEW.format(self._until)} returning {_ASKED}", (ttl, owner)).fetchone()
-            return None if found is None or found[0] is None else bool(found[0])
+            rows = db.execute(f"{_RENEW.format(self._until)} returning {_ASKED}", (ttl, owner)).fetchone()
+            return None if rows is None or rows[0] is None else bool(rows[0])
 
         def write(db: Connection) -> bool:
             if self._beats % FORGET == 0:
@@ -270,9 +270,9 @@ class NodeTables(Tables):
                 rows.append(NodeRow(owner, info, busy, bool(is_draining), is_living, releases.get(info.release, 0)))
         return sorted(rows, key=lambda row: (row.info.name, row.owner))
 
-    def _decode_dead(self, found: Sequence[Any]) -> list[tuple[int, Why]]:
+    def _decode_dead(self, rows: Sequence[Any]) -> list[tuple[int, Why]]:
         dead: list[tuple[int, Why]] = []
-        for what, id, _, no, _, left in found:
+        for what, id, _, no, _, left in rows:
             if decode_text(what) != "holder":
                 continue
             if is_gone(decode_text(id)):
@@ -285,11 +285,11 @@ class NodeTables(Tables):
         """Return the facts that a node reads every beat, in one statement; at most `limit` entities of each kind."""
         free = f"select 'free', id, '', 0, is_busy, null from ({_FREE}) as free"  # noqa: S608  # our own words
         parts = [_NODES.format(self._lasts), _RELEASES, _HOLDERS.format(self._lasts), free]
-        found = self._fetch_rows(" union all ".join(parts), limit, limit)
+        rows = self._fetch_rows(" union all ".join(parts), limit, limit)
         free_ones = [
-            (decode_text(id), bool(is_busy)) for what, id, _, _, is_busy, *_ in found if decode_text(what) == "free"
+            (decode_text(id), bool(is_busy)) for what, id, _, _, is_busy, *_ in rows if decode_text(what) == "free"
         ]
-        return Survey(self._decode_nodes(found), self._decode_dead(found), free_ones)
+        return Survey(self._decode_nodes(rows), self._decode_dead(rows), free_ones)
 
     def place(self, entity_id: str) -> str | None:
         """Return the living holder of the lease on a root entity; None if no living process holds it."""
@@ -322,8 +322,8 @@ class NodeTables(Tables):
 
     def work(self) -> int:
         """Return how many root entities have a running episode or mail, whichever node runs them."""
-        ((found,),) = self._fetch_rows(_WORK)
-        return int(found)
+        ((rows,),) = self._fetch_rows(_WORK)
+        return int(rows)
 
     def sweep(self, dead: Sequence[tuple[int, Why]]) -> int:
         """Remove some unneeded leases of dead holders on idle entities; return their number."""

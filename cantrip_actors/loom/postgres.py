@@ -238,25 +238,25 @@ class PostgresStore(TableStore):
 
     def _check(self, connection: Raw) -> None:
         """Make missing tables, or upgrade tables of an earlier version."""
-        found = self._find_version(connection)
-        if self.read_only and not found:
+        version = self._find_version(connection)
+        if self.read_only and not version:
             raise LoomError(f"{self.where} holds no loom")
-        if self.read_only or (found >= tables.VERSION and not self._seal_key):
+        if self.read_only or (version >= tables.VERSION and not self._seal_key):
             self.seal = self._open_seal(Sql(connection), self._seal_key, makes=False)
             return
         with connection.transaction():
             connection.execute("select pg_advisory_xact_lock(%s)", (SETTING_UP,))
-            found = self._find_version(connection)  # another process may have just made them
+            version = self._find_version(connection)  # another process may have just made them
             versions = tables.VERSION, tables.READABLE_BY
-            if not found:
+            if not version:
                 connection.execute(sql.SQL("create schema if not exists {}").format(sql.Identifier(self.schema)))
                 connection.execute(_ALSO + tables.write_statements(0, _TYPES))
                 self._keep_small(Sql(connection), BUSY)
                 connection.execute("insert into version (version, readable_by) values (%s, %s)", versions)
-            elif found < tables.VERSION:
-                connection.execute(tables.write_statements(found, _TYPES))
+            elif version < tables.VERSION:
+                connection.execute(tables.write_statements(version, _TYPES))
                 connection.execute("update version set version = %s, readable_by = %s", versions)
-                self.migrated = note_migration(self.where, found)
+                self.migrated = note_migration(self.where, version)
             self.seal = self._open_seal(Sql(connection), self._seal_key, makes=True)
 
     def _keep_small(self, db: Connection, tables: Sequence[str]) -> None:
@@ -336,14 +336,14 @@ class PostgresStore(TableStore):
         settings = self._each_setting("set local", writes=True, lock_timeout=TURN) if self.is_pooled else ()
         return Transaction(connection, settings)
 
-    def _write(self, db: Connection, made: Plan) -> None:
-        numbers = {place.tree.root: number for number, place in zip(made.numbers, made.places, strict=True)}
-        for tree, head in made.heads.items():
+    def _write(self, db: Connection, plan: Plan) -> None:
+        numbers = {place.tree.root: number for number, place in zip(plan.numbers, plan.places, strict=True)}
+        for tree, head in plan.heads.items():
             known = self._tips.get(tree.root)
             if known is not None:
                 self._check_tip(db, tree, known)
                 self._new_tips[tree.root] = _Tip(head, numbers[tree.root], self._writers)
-        super()._write(db, made)
+        super()._write(db, plan)
 
     def _check_tip(self, db: Connection, tree: Tree, known: _Tip) -> None:
         """Raise LoomError if the server lacks a record of a tree that this process has written.

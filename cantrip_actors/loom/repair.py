@@ -98,12 +98,12 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
 def _replace(path: Path, old: Sequence[Path], repaired: Path) -> None:
     """Put the repaired files in the place of the old ones, the loom last, so that it is never missing."""
     main, *beside = list_loom_files(repaired)
-    new = {path.with_name(path.name + one.name.removeprefix(repaired.name)): one for one in beside}
-    for target, one in new.items():
-        one.replace(target)
-    for one in old:
-        if one != path and one not in new and one.suffix != ".key":
-            one.unlink(missing_ok=True)  # SQLite removes its own when it closes
+    new = {path.with_name(path.name + file.name.removeprefix(repaired.name)): file for file in beside}
+    for target, file in new.items():
+        file.replace(target)
+    for file in old:
+        if file != path and file not in new and file.suffix != ".key":
+            file.unlink(missing_ok=True)  # SQLite removes its own when it closes
     main.replace(path)
 
 

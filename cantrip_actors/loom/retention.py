@@ -82,7 +82,7 @@ def find_expired(
     because the fork's context begins with it.
     """
     found = store.ended_roots(after, BATCH)
-    return [one for one in found if _is_expired(store, one, retention, now)], found[-1] if found else None
+    return [member for member in found if _is_expired(store, member, retention, now)], found[-1] if found else None
 
 
 def _is_expired(store: Store, entity: str, retention: Retention, now: float) -> bool:
@@ -121,9 +121,11 @@ def prune_loom(
     pruned, after = NONE_PRUNED, None
     while True:
         expired, after = find_expired(store, rules, now, after)
-        expired = [one for one in expired if tenant is None or find_tenant(store, one) == tenant]
+        expired = [member for member in expired if tenant is None or find_tenant(store, member) == tenant]
         if dry_run:
-            pruned = pruned.plus(Forgotten(tuple(one for entity in expired for one in list_subtree(store, entity))))
+            pruned = pruned.plus(
+                Forgotten(tuple(member for entity in expired for member in list_subtree(store, entity)))
+            )
         elif expired:
             pruned = pruned.plus(forget_entities(store, Wanted(expired, PRUNE, OLDER, scrubs=False)))
         if after is None:
@@ -147,6 +149,6 @@ def keep_for(older_than: Duration) -> Retention:
 def list_subtree(store: Store, entity: str) -> list[str]:
     """Return an entity and everything that it spawned."""
     found = [entity]
-    for one in found:
-        found.extend(store.below(one))
+    for member in found:
+        found.extend(store.below(member))
     return found

@@ -185,24 +185,24 @@ class Known(ABC):
         """Return whether a turn's id is used already. A database checks that with a unique index when it writes."""
         return False
 
-    def apply(self, made: Plan) -> None:
+    def apply(self, planned: Plan) -> None:
         """Add the written records."""
         places = self.places
-        if made.new:
-            places.update(made.new)
-        if made.turns:
-            for turn, entity in made.turns.items():
+        if planned.new:
+            places.update(planned.new)
+        if planned.turns:
+            for turn, entity in planned.turns.items():
                 places[entity].tip = turn
-        if made.standings:
-            for entity, standing in made.standings.items():
+        if planned.standings:
+            for entity, standing in planned.standings.items():
                 places[entity].standing = standing
-        for tree, head in made.heads.items():
+        for tree, head in planned.heads.items():
             tree.head = head
-        if made.waiting:
-            for tree, waiting in made.waiting.items():
+        if planned.waiting:
+            for tree, waiting in planned.waiting.items():
                 tree.waiting = waiting
-        if made.timers:
-            for entity, _ in made.timers:
+        if planned.timers:
+            for entity, _ in planned.timers:
                 if entity:
                     places[entity].has_timers = True
 
@@ -215,29 +215,29 @@ def plan(
     leases: Mapping[str, int] = NO_LEASES,
 ) -> Plan:
     """Return the plan for records with these lines and numbers. Raises LoomError for one that may not come next."""
-    made = Plan(records, numbers)
-    places, blobs = made.places, made.blobs
+    planned = Plan(records, numbers)
+    places, blobs = planned.places, planned.blobs
     entity = place = tree = token = None
     run: list[bytes] = []
     for at, record in enumerate(records):
         kind = record.__class__
         if record.entity_id != entity:
             entity = record.entity_id
-            place = known.find_place(entity) or made.new.get(entity)
+            place = known.find_place(entity) or planned.new.get(entity)
         if place is None or kind in NOTED:
             header = as_header(record)
             if place is None or header is not None:
-                header = _check_header(header, record.entity_id, place, made, known)
+                header = _check_header(header, record.entity_id, place, planned, known)
                 _check_name(header, leases, known)
-                place = begin(header, numbers[at], made, known)
+                place = begin(header, numbers[at], planned, known)
             else:
-                _check(record, place, made, known)
-                follow(record, numbers[at], place, made)
+                _check(record, place, planned, known)
+                follow(record, numbers[at], place, planned)
         if place.tree is not tree:
             tree = place.tree
             token = leases.get(tree.root) if leases else None
             run = []
-            made.runs.append((tree, run))
+            planned.runs.append((tree, run))
         if token != tree.token and (token is not None or is_for_lease_holder(record)):
             raise Fenced.out(record.entity_id, tree.root, token, tree.token)
         if kind in WITH_SNAPSHOT and record.snapshot is not None:  # type: ignore[union-attr]  # its type says so
@@ -246,24 +246,24 @@ def plan(
             add_images(record.images, blobs)  # type: ignore[union-attr]  # likewise
         places.append(place)
         run.append(lines[at])
-    return made
+    return planned
 
 
 def seal_plan(
-    made: Plan, find_head: Callable[[Tree], bytes], key: bytes = b"", links: Sequence[bytes | None] = ()
+    planned: Plan, find_head: Callable[[Tree], bytes], key: bytes = b"", links: Sequence[bytes | None] = ()
 ) -> None:
     """Seal each line of a plan after the one before it in its tree; add the new last link of each tree.
 
     `find_head` looks up a head that is not known. For lines of another store `links` has the links of tombstones, and
     None for each other line.
     """
-    heads, links_left = made.heads, iter(links)
-    for tree, lines in made.runs:
+    heads, links_left = planned.heads, iter(links)
+    for tree, lines in planned.runs:
         head = heads.get(tree, tree.head)
         if head is None:
             head = find_head(tree)
         sealed, heads[tree] = seal_copied(lines, links_left, head, key) if links else seal_lines(lines, head, key)
-        made.lines += sealed
+        planned.lines += sealed
 
 
 def lease_of_name(header: Header) -> str | None:
@@ -287,37 +287,37 @@ def check_lease(entity_id: str, tree: Tree, leases: Mapping[str, int]) -> None:
         raise Fenced.out(entity_id, tree.root, token, tree.token)
 
 
-def follow(record: Record, number: int, place: Place, made: Plan) -> None:
+def follow(record: Record, number: int, place: Place, planned: Plan) -> None:
     """Add the consequences of a record of a begun entity to a plan. Nothing is checked."""
     entity = record.entity_id
     if (turn := get_committed_turn(record)) is not None:
-        made.turns[turn] = entity
+        planned.turns[turn] = entity
     elif type(record) in ASIDES:
-        made.asides.append((entity, number))
-    before = made.standings.get(entity, place.standing)
+        planned.asides.append((entity, number))
+    before = planned.standings.get(entity, place.standing)
     after = advance(record, before, lasting=place.lasting)
     if after is not before:
-        made.standings[entity] = after
+        planned.standings[entity] = after
         if after.life is Life.OVER and before.life is not Life.OVER:
             if place.has_timers:
-                made.timed_out.append(entity)
+                planned.timed_out.append(entity)
             if entity == place.tree.root and place.tree.waiting != NONE_WAITS:
-                made.over.append((place.tree, number))
+                planned.over.append((place.tree, number))
 
 
-def begin(header: Header, number: int, made: Plan, known: Known) -> Place:
+def begin(header: Header, number: int, planned: Plan, known: Known) -> Place:
     """Add an entity to a plan, and return its place. Nothing is checked."""
     entity, parent = header.entity_id, header.parent_entity
-    above = None if parent is None or header.forked else made.new.get(parent) or known.find_place(parent)
+    above = None if parent is None or header.forked else planned.new.get(parent) or known.find_place(parent)
     tree = Tree(number, entity, NOTHING, known.find_token(entity)) if above is None else above.tree
     standing = begin_standing(header)
     row = EntityRow(number, entity, tree.no, *read_header_facts(header), standing.life.value, *standing[1:])
-    made.entities.append(row)
-    place = made.new[entity] = Place(number, tree, header.lasting, standing)
+    planned.entities.append(row)
+    place = planned.new[entity] = Place(number, tree, header.lasting, standing)
     return place
 
 
-def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Timer]]) -> None:
+def plan_timers(planned: Plan, known: Known, timers: Sequence[tuple[int | None, Timer]]) -> None:
     """Add timers to a plan, each with the index of its record; an entity that ends with the batch loses them again.
 
     A timer that is never due is removed, unless it is a schedule. Raises LoomError.
@@ -325,17 +325,17 @@ def plan_timers(made: Plan, known: Known, timers: Sequence[tuple[int | None, Tim
     changed: dict[tuple[str, str], tuple[Timer, bytes, int | None]] = {}
     for at, timer in timers:
         entity = timer.entity_id
-        place = made.new.get(entity) or known.find_place(entity)
+        place = planned.new.get(entity) or known.find_place(entity)
         if entity and place is None:
             raise UnknownEntity(entity, f"timer {timer.id!r} is set for entity {entity}, which is not in this loom")
         line = b"" if timer.due is None and timer.schedule is None else encode_timer(timer)
         if line and timer.mail is not None:
-            add_images(timer.mail.images, made.blobs)
-        changed[entity, timer.id] = timer, line, None if at is None else made.numbers[at]
-    made.timers = changed
-    standings = made.standings
+            add_images(timer.mail.images, planned.blobs)
+        changed[entity, timer.id] = timer, line, None if at is None else planned.numbers[at]
+    planned.timers = changed
+    standings = planned.standings
     ended = {entity for entity, _ in changed if entity in standings and standings[entity].life is Life.OVER}
-    made.timed_out += sorted(ended.difference(made.timed_out))
+    planned.timed_out += sorted(ended.difference(planned.timed_out))
 
 
 def read_header_facts(header: Header) -> tuple[str | None, str | None, bool, str | None, bool, str, str]:
@@ -344,31 +344,31 @@ def read_header_facts(header: Header) -> tuple[str | None, str | None, bool, str
     return *origin, header.name, header.lasting, header.tenant, header.at
 
 
-def _check_header(header: Header | None, entity: str, place: Place | None, made: Plan, known: Known) -> Header:
+def _check_header(header: Header | None, entity: str, place: Place | None, planned: Plan, known: Known) -> Header:
     if header is None:
         raise LoomError(f"entity {entity} has no header: its first record must be one")
     if place is not None:
         raise LoomError(f"loom is append-only: entity {entity} has begun already and cannot begin again")
     turn, parent = get_named_turn(header), header.parent_entity
-    if turn is not None and _find_owner(turn, made, known) is None:
+    if turn is not None and _find_owner(turn, planned, known) is None:
         raise LoomError(f"entity {entity} cannot begin below turn {turn}: no such turn is recorded")
-    if parent is not None and not header.forked and parent not in made.new and known.find_place(parent) is None:
+    if parent is not None and not header.forked and parent not in planned.new and known.find_place(parent) is None:
         raise LoomError(f"entity {entity} cannot begin below entity {parent}: no such entity is recorded")
     return header
 
 
-def _check(record: Record, place: Place, made: Plan, known: Known) -> None:
+def _check(record: Record, place: Place, planned: Plan, known: Known) -> None:
     turn, named = get_committed_turn(record), get_named_turn(record)
-    if turn is not None and (turn in made.turns or known.is_used(turn)):
+    if turn is not None and (turn in planned.turns or known.is_used(turn)):
         raise LoomError(f"loom is append-only: turn {turn} is recorded already and cannot be changed")
     if named is None or named == place.tip:
         return
-    owner = _find_owner(named, made, known)
+    owner = _find_owner(named, planned, known)
     if turn is None and owner != record.entity_id:
         raise LoomError(f"turn {named} cannot be rewarded: entity {record.entity_id} has no such turn")
     if owner is None:
         raise LoomError(f"turn {turn} cannot follow turn {named}: no such turn is recorded")
 
 
-def _find_owner(turn: str, made: Plan, known: Known) -> str | None:
-    return made.turns.get(turn) or known.find_owner(turn)
+def _find_owner(turn: str, planned: Plan, known: Known) -> str | None:
+    return planned.turns.get(turn) or known.find_owner(turn)

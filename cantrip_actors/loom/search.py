@@ -104,12 +104,12 @@ def search(loom: Loom, query: Query) -> Iterator[Hit]:
     else:
         entities = loom.subtree(query.entity) if query.below else [loom.header(query.entity).entity_id]
     loom = make_unchecked(loom)
-    found = (text for entity in entities for text in _find_texts(query, loom.records(entity)))
+    texts = (text for entity in entities for text in _find_texts(query, loom.records(entity)))
     if query.regex is not None:
-        return _search_by_regex(query.regex, query.seconds, found)
+        return _search_by_regex(query.regex, query.seconds, texts)
     if query.text is not None:
-        return _search_by_text(query.text, found)
-    return _search_by_turn(found)
+        return _search_by_text(query.text, texts)
+    return _search_by_turn(texts)
 
 
 def _find_texts(query: Query, records: Sequence[Record]) -> Iterator[_Text]:
@@ -158,29 +158,29 @@ def _list_turn_texts(turn: Turn) -> Iterator[tuple[Place, str]]:
 # ------------------------------------------------------------------------------------------------------ ways to look
 
 
-def _search_by_turn(found: Iterable[_Text]) -> Iterator[Hit]:
+def _search_by_turn(texts: Iterable[_Text]) -> Iterator[Hit]:
     last = None
-    for one in found:
-        if one.turn_id is None or one.turn_id != last:
-            yield Hit(one.entity_id, one.turn_id, one.sequence, one.place, _excerpt_line(one.text, 0, 0)[0])
-            last = one.turn_id
+    for text in texts:
+        if text.turn_id is None or text.turn_id != last:
+            yield Hit(text.entity_id, text.turn_id, text.sequence, text.place, _excerpt_line(text.text, 0, 0)[0])
+            last = text.turn_id
 
 
-def _search_by_text(wanted: str, found: Iterable[_Text]) -> Iterator[Hit]:
+def _search_by_text(wanted: str, texts: Iterable[_Text]) -> Iterator[Hit]:
     # not casefold, which changes lengths, so that positions in the text would be lost
     expression = re.compile(re.escape(wanted), re.IGNORECASE)
-    for one in found:
-        match = expression.search(one.text)
+    for text in texts:
+        match = expression.search(text.text)
         if match is not None:
-            yield _hit(one, *match.span())
+            yield _hit(text, *match.span())
 
 
-def _search_by_regex(expression: str, seconds: float, found: Iterable[_Text]) -> Iterator[Hit]:
+def _search_by_regex(expression: str, seconds: float, texts: Iterable[_Text]) -> Iterator[Hit]:
     batch: list[_Text] = []
     size, has_tried = 0, False
-    for one in found:
-        batch.append(one)
-        size += len(one.text)
+    for text in texts:
+        batch.append(text)
+        size += len(text.text)
         if size >= BATCH:
             yield from _match_batch(expression, seconds, batch)
             batch, size, has_tried = [], 0, True
@@ -203,7 +203,7 @@ else:
 
 def _match_batch(expression: str, seconds: float, batch: list[_Text]) -> Iterator[Hit]:
     shown = show_value(expression, SHOWN)
-    given = json.dumps({"regex": expression, "texts": [one.text for one in batch]})
+    given = json.dumps({"regex": expression, "texts": [text.text for text in batch]})
     try:
         done = subprocess.run(  # noqa: S603  # our own program; the expression is its input
             [sys.executable, "-I", "-S", "-c", _MATCH],
@@ -224,13 +224,13 @@ def _match_batch(expression: str, seconds: float, batch: list[_Text]) -> Iterato
     answer = json.loads(done.stdout)
     if isinstance(answer, str):
         raise LoomError(f"{shown} is not a regular expression: {answer}")
-    for one, span in zip(batch, answer, strict=True):
+    for text, span in zip(batch, answer, strict=True):
         if span is not None:
-            yield _hit(one, *span)
+            yield _hit(text, *span)
 
 
-def _hit(one: _Text, start: int, end: int) -> Hit:
-    return Hit(one.entity_id, one.turn_id, one.sequence, one.place, *_excerpt_line(one.text, start, end))
+def _hit(text: _Text, start: int, end: int) -> Hit:
+    return Hit(text.entity_id, text.turn_id, text.sequence, text.place, *_excerpt_line(text.text, start, end))
 
 
 def _excerpt_line(text: str, start: int, end: int) -> tuple[str, int, int]:

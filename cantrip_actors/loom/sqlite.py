@@ -414,20 +414,20 @@ class SqliteStore(TableStore):
     def _pipeline(self, db: Connection) -> AbstractContextManager[object]:  # noqa: ARG002  # the answers come at once
         return _AT_ONCE
 
-    def _write(self, db: Connection, made: Plan) -> None:
-        size = sum(map(len, made.lines))
-        if made.posted or made.timers:
-            size += sum(len(line) for _, line, _ in (*made.posted.values(), *made.timers.values()))
-        if made.blobs:
-            size += sum(len(blob.data) for blob in made.blobs.values())
+    def _write(self, db: Connection, plan: Plan) -> None:
+        size = sum(map(len, plan.lines))
+        if plan.posted or plan.timers:
+            size += sum(len(line) for _, line, _ in (*plan.posted.values(), *plan.timers.values()))
+        if plan.blobs:
+            size += sum(len(blob.data) for blob in plan.blobs.values())
         if size > LARGE and self._is_attempt:
             raise Postponed
-        super()._write(db, made)
-        if made.lines:
-            self._wal.noted.expect(record=made.numbers[-1], link=read_link(made.lines[-1]))
-        if made.posted:
-            self._wal.noted.expect(mail=max(row.no for row, _, _ in made.posted.values()))
-        if made.timers and not (made.lines or made.posted):
+        super()._write(db, plan)
+        if plan.lines:
+            self._wal.noted.expect(record=plan.numbers[-1], link=read_link(plan.lines[-1]))
+        if plan.posted:
+            self._wal.noted.expect(mail=max(row.no for row, _, _ in plan.posted.values()))
+        if plan.timers and not (plan.lines or plan.posted):
             self._count_edit(db)
         self._count_written(size)
 

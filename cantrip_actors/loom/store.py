@@ -168,14 +168,14 @@ class Store(LeaseStore):
         """Do the work of `append` in a transaction; return how many bytes of records it has added."""
         if not lines:
             return 0
-        made, mail_numbers = self._plan(db, records, lines, leases, taken=taken, post=post, timers=timers)
-        if taken or post or made.over:
-            MailPlan(made, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
+        plan, mail_numbers = self._plan(db, records, lines, leases, taken=taken, post=post, timers=timers)
+        if taken or post or plan.over:
+            MailPlan(plan, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
         if timers:
-            plan_timers(made, self._known, timers)
-        self._write(db, made)
-        self._known.apply(made)
-        return sum(map(len, made.lines))
+            plan_timers(plan, self._known, timers)
+        self._write(db, plan)
+        self._known.apply(plan)
+        return sum(map(len, plan.lines))
 
     def append_copied(self, records: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
         """Append records of another store. `tombstones` are lines to copy unchanged, by the index of the record."""
@@ -186,9 +186,9 @@ class Store(LeaseStore):
 
         def work(db: Any) -> None:
             if records:
-                made, _ = self._plan(db, records, lines, links=links)
-                self._write(db, made)
-                self._known.apply(made)
+                plan, _ = self._plan(db, records, lines, links=links)
+                self._write(db, plan)
+                self._known.apply(plan)
 
         self._transact(work)
 
@@ -214,14 +214,14 @@ class Store(LeaseStore):
             [no for _, no in taken] if taken else (),
             entities=[timer.entity_id for _, timer in timers] if timers else (),
         )
-        made = plan(records, lines, numbers, self._known, leases)
+        planned = plan(records, lines, numbers, self._known, leases)
         if not self.sealed:
-            made.lines += lines
-            return made, mail_numbers
-        seal_plan(made, self._find_head, self.seal.chain, links)
+            planned.lines += lines
+            return planned, mail_numbers
+        seal_plan(planned, self._find_head, self.seal.chain, links)
         if end is not None:
-            made.end = self.seal.follow(end, made.lines)
-        return made, mail_numbers
+            planned.end = self.seal.follow(end, planned.lines)
+        return planned, mail_numbers
 
     def _lock_head(self, db: Any) -> Head | None:  # noqa: ARG002  # a store with one writer has no lock
         """Return the head of a sealed loom, locked until the transaction ends; else None."""
@@ -271,12 +271,12 @@ class Store(LeaseStore):
 
         def work(db: Any) -> list[MailRow | Refusal]:
             _, numbers = self._look_up(db, mails=mails)
-            made = Plan()
-            mail_plan = MailPlan(made, self._known, self.max_waiting, numbers)
+            plan = Plan()
+            mail_plan = MailPlan(plan, self._known, self.max_waiting, numbers)
             results = [mail_plan.post(mail) for mail in mails]
-            if made.posted:
-                self._write(db, made)
-                self._known.apply(made)
+            if plan.posted:
+                self._write(db, plan)
+                self._known.apply(plan)
             return results
 
         return self._transact(work)
@@ -335,21 +335,21 @@ class Store(LeaseStore):
 
         def work(db: Any) -> list[list[MailRow] | Refusal | None]:
             _, numbers = self._look_up(db, mails=mails, entities=[owner for owner, _ in which if owner])
-            made = Plan()
-            mail_plan = MailPlan(made, self._known, self.max_waiting, numbers)
-            found = self._check_timers(db, which, [old for old, _, _ in changes])
+            plan = Plan()
+            mail_plan = MailPlan(plan, self._known, self.max_waiting, numbers)
+            rows = self._check_timers(db, which, [old for old, _, _ in changes])
             timers = []
             for at, (_, new, post) in enumerate(changes):
-                if isinstance(found[at], list):
-                    found[at] = _plan_mails(mail_plan, post)
-                if isinstance(found[at], list):
+                if isinstance(rows[at], list):
+                    rows[at] = _plan_mails(mail_plan, post)
+                if isinstance(rows[at], list):
                     owner, id = which[at]
                     timers.append((None, new or Timer(id=id, due=None, entity_id=owner)))
             if timers:
-                plan_timers(made, self._known, timers)
-                self._write(db, made)
-                self._known.apply(made)
-            return [found[at] for at in range(len(changes))]
+                plan_timers(plan, self._known, timers)
+                self._write(db, plan)
+                self._known.apply(plan)
+            return [rows[at] for at in range(len(changes))]
 
         return self._transact(work)
 
@@ -359,18 +359,18 @@ class Store(LeaseStore):
         """Return, by its index, an empty list for a timer that may be replaced, an error for one of an unknown entity,
         and None for one that is not as expected.
         """
-        found: dict[int, list[MailRow] | Refusal | None] = {
+        rows: dict[int, list[MailRow] | Refusal | None] = {
             at: UnknownEntity(entity_id, f"timer {id!r} belongs to entity {entity_id}, which is not in this loom")
             for at, (entity_id, id) in enumerate(which)
             if entity_id and self._known.find_place(entity_id) is None
         }
         # all writers lock rows in one order
-        order = sorted((at for at in range(len(which)) if at not in found), key=which.__getitem__)
+        order = sorted((at for at in range(len(which)) if at not in rows), key=which.__getitem__)
         lines = self._read_timer_lines(db, [which[at] for at in order])
         for at, line in zip(order, lines, strict=True):
             old = olds[at]
-            found[at] = [] if line == (None if old is None else encode_timer(old)) else None
-        return found
+            rows[at] = [] if line == (None if old is None else encode_timer(old)) else None
+        return rows
 
     @abstractmethod
     def timers(self, entity_id: str = "") -> list[Timer]:
@@ -522,14 +522,14 @@ class Store(LeaseStore):
 
     def checkpoint(self, entity_id: str) -> StoredCheckpoint | None:
         """Return the last checkpoint, if the log still has its record."""
-        found = self._open_checkpoint(self._find_checkpoint(entity_id))
-        if found is None or self._link(entity_id, found[0].position) != found[0].link:
+        rows = self._open_checkpoint(self._find_checkpoint(entity_id))
+        if rows is None or self._link(entity_id, rows[0].position) != rows[0].link:
             return None
-        return StoredCheckpoint(found[0].position, found[1])
+        return StoredCheckpoint(rows[0].position, rows[1])
 
-    def _open_checkpoint(self, kept: bytes | None) -> tuple[Tip, bytes] | None:
+    def _open_checkpoint(self, data: bytes | None) -> tuple[Tip, bytes] | None:
         """Return the record that stored bytes name, and the state after it; None for damaged ones."""
-        return None if kept is None or self.seal.is_locked else decode_checkpoint(kept, self.seal.state)
+        return None if data is None or self.seal.is_locked else decode_checkpoint(data, self.seal.state)
 
     def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts | None:
         """Return the facts that a process needs before it runs an entity; None for an unknown entity."""
@@ -544,7 +544,7 @@ class Store(LeaseStore):
         return EntityFacts(header, life, is_held, kept, records)
 
     @abstractmethod
-    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
+    def _keep_checkpoint(self, entity_id: str, data: bytes, leases: Mapping[str, int] | None) -> None:
         """Store bytes for an entity. Raises Fenced."""
 
     @abstractmethod
@@ -766,7 +766,7 @@ class Store(LeaseStore):
     # ----------------------------------------------------------------------------------- what each kind of store does
 
     @abstractmethod
-    def _write(self, db: Any, made: Plan) -> None:
+    def _write(self, db: Any, plan: Plan) -> None:
         """Write lines, blobs, mail and their consequences; all or none of the lines and the mail."""
 
     def _find_head(self, tree: Tree) -> bytes:

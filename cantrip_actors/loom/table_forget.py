@@ -96,20 +96,20 @@ class ForgettingTables(MailTables):
 
     def prepare_forget(self, wanted: Erasure, leases: Mapping[str, int] = NO_LEASES) -> Callable[[], int]:
         """Replace the records of entities that have ended by tombstones, and delete all else about them."""
-        doomed = [one for entity in wanted.entities if (one := self._read_doomed(entity)) is not None]
-        mails = {no for one in doomed for no, _, _ in _select_mail(self._fetch_rows, one)}
-        uses = self._find_uses(set().union(*(one.digests for one in doomed)), {one.no for one in doomed}, mails)
+        doomed = [entry for entity in wanted.entities if (entry := self._read_doomed(entity)) is not None]
+        mails = {no for entry in doomed for no, _, _ in _select_mail(self._fetch_rows, entry)}
+        uses = self._find_uses(set().union(*(entry.digests for entry in doomed)), {entry.no for entry in doomed}, mails)
         schedules = self._read_schedules() if doomed else []
         removed = 0
         for first in range(0, max(1, len(doomed)), GROUP):  # without entities, the checkpoints of forks are deleted
             group, rest = doomed[first : first + GROUP], doomed[first + GROUP :]
-            changes = [change for one in group for change in one.changes if change.number != one.no]
-            headers = [change for one in group for change in one.changes if change.number == one.no]
+            changes = [change for entry in group for change in entry.changes if change.number != entry.no]
+            headers = [change for entry in group for change in entry.changes if change.number == entry.no]
             *parts, last = _split(changes)
             for part in parts:
                 self._transact(partial(self._replace_lines, part, leases))
             last = [*last, *headers]  # with the rows that repeat what the headers say
-            digests = set().union(*(one.digests for one in group)).difference(*(one.digests for one in rest))
+            digests = set().union(*(entry.digests for entry in group)).difference(*(entry.digests for entry in rest))
             removed += self._transact(
                 partial(self._forget_group, wanted, group, last, schedules, digests, uses, leases)
             )
@@ -120,7 +120,7 @@ class ForgettingTables(MailTables):
     def half_forgotten(self) -> AbstractSet[str]:
         """Return the entities that a killed process has left without some of their content."""
         marks = {name.removeprefix(MARK): mark for name, mark in self.accounts(MARK).items()}
-        return {one for one, mark in marks.items() if self.seal.is_locked or mark == self._make_mark(one)}
+        return {entry for entry, mark in marks.items() if self.seal.is_locked or mark == self._make_mark(entry)}
 
     def _make_mark(self, entity: str) -> str:
         """Return what proves, in a loom with a key, that this entity was to be forgotten."""
@@ -141,14 +141,14 @@ class ForgettingTables(MailTables):
             changes += _erase(entity, log, rows)
         if len(changes) < log.count:
             return _Doomed(entity, no, tree, log, last, changes, frozenset(self.blobs()))
-        one = _Doomed(entity, no, tree, log, last, changes, log.digests)
+        entry = _Doomed(entity, no, tree, log, last, changes, log.digests)
         log.digests.update(
             image.digest
-            for _, line, _ in _select_mail(self._fetch_rows, one)
+            for _, line, _ in _select_mail(self._fetch_rows, entry)
             for image in (decode_mail(line).images if line else ())
             if image.digest
         )
-        return one
+        return entry
 
     def _read_schedules(self) -> list[Timer]:
         rows = self._fetch_rows(_SCHEDULES, SCHEDULES)
@@ -191,38 +191,38 @@ class ForgettingTables(MailTables):
         if digests:
             self._expect_silence(db)
         self._lock_head(db)
-        self._look_up(db, roots=[one.entity for one in doomed])
+        self._look_up(db, roots=[entry.entity for entry in doomed])
         _update_lines(db, changes)
-        for one in doomed:  # a reward may have been recorded meanwhile
-            rows = db.execute(_LOG_OF, (one.no, one.last, MANY)).fetchall()
-            _update_lines(db, _erase(one.entity, one.log, rows))
+        for entry in doomed:  # a reward may have been recorded meanwhile
+            rows = db.execute(_LOG_OF, (entry.no, entry.last, MANY)).fetchall()
+            _update_lines(db, _erase(entry.entity, entry.log, rows))
         names: set[str] = set()
         """Names, scoped, that led to one of these entities."""
-        for one in doomed:
-            rows = db.execute(_LATEST_OF_NAME, (one.no,)).fetchall()
+        for entry in doomed:
+            rows = db.execute(_LATEST_OF_NAME, (entry.no,)).fetchall()
             names.update(scope_name(decode_text(tenant), decode_text(name)) for tenant, name in rows)
-            db.execute("update entities set name = null, tenant = '' where no = ?", (one.no,))
+            db.execute("update entities set name = null, tenant = '' where no = ?", (entry.no,))
         if doomed:
-            records = [one.log.make_record(wanted) for one in doomed]
-            made, _ = self._plan(db, records, [encode(record) for record in records], leases)
-            self._write(db, made)
-            self._known.apply(made)
-            for one, number in zip(doomed, made.numbers, strict=True):
-                self._forget_mail(db, one, self._known.places[one.entity], number)
-        db.executemany("delete from accounts where name = ?", [(MARK + one.entity,) for one in doomed])
+            records = [entry.log.make_record(wanted) for entry in doomed]
+            plan, _ = self._plan(db, records, [encode(record) for record in records], leases)
+            self._write(db, plan)
+            self._known.apply(plan)
+            for entry, number in zip(doomed, plan.numbers, strict=True):
+                self._forget_mail(db, entry, self._known.places[entry.entity], number)
+        db.executemany("delete from accounts where name = ?", [(MARK + entry.entity,) for entry in doomed])
         for entity in (*wanted.entities, *wanted.forks):
             db.execute("delete from checkpoints where entity = (select no from entities where id = ?)", (entity,))
         ids = [(SCHEDULES, timer.id) for timer in schedules if is_schedule_for(timer, wanted.entities, names)]
         db.executemany("delete from timers where entity = ? and id = ?", ids)
         return self._delete_blobs(db, digests, uses) if digests else 0
 
-    def _forget_mail(self, db: Connection, one: _Doomed, place: Place, number: int) -> None:
+    def _forget_mail(self, db: Connection, entry: _Doomed, place: Place, number: int) -> None:
         """Remove everything about an entity's mail except its numbers.
 
         The rows stay until their keys expire, marked as taken by the entity's last record, because no number may be
         used twice.
         """
-        mails = _select_mail(lambda query, *values: db.execute(query, values).fetchall(), one)
+        mails = _select_mail(lambda query, *values: db.execute(query, values).fetchall(), entry)
         db.executemany(
             "update mail set key = ?, digest = ?, line = '', taken = ? where no = ?",
             [(make_blank_key(no), b"", number, no) for no, _, _ in mails],
@@ -284,15 +284,15 @@ def _erase(entity: str, log: ErasedLog, rows: Sequence[tuple[int, Any]]) -> list
     return changes
 
 
-def _select_mail(fetch: Fetch, one: _Doomed) -> list[tuple[int, bytes, int | None]]:
+def _select_mail(fetch: Fetch, entry: _Doomed) -> list[tuple[int, bytes, int | None]]:
     """Return the mail that is forgotten with an entity: its number, its line, and the record that took it."""
-    is_root = one.tree == one.no
-    rows = fetch(_MAIL_OF, one.tree, int(is_root), one.no)
+    is_root = entry.tree == entry.no
+    rows = fetch(_MAIL_OF, entry.tree, int(is_root), entry.no)
     found = [(no, decode_text(line).encode(), taken) for no, line, taken in rows]
     return [
         (no, line, taken)
         for no, line, taken in found
-        if is_root or taken is not None or (line and decode_mail(line).child == one.entity)
+        if is_root or taken is not None or (line and decode_mail(line).child == entry.entity)
     ]
 
 

@@ -134,8 +134,8 @@ class KnownRows(Known):
         """Return the mail with that number."""
         return self._mail_rows.get(no)
 
-    def apply(self, made: Plan) -> None:
+    def apply(self, plan: Plan) -> None:
         """Add the written records."""
-        super().apply(made)
-        for place in made.new.values():
+        super().apply(plan)
+        for place in plan.new.values():
             self._trees[place.tree.no] = place.tree

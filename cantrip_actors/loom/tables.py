@@ -75,15 +75,15 @@ class TableStore(ForgettingTables):
 
     def _open_seal(self, db: Connection, key: GivenKey, *, makes: bool) -> Seal:
         """Return the seal of the loom. With `makes` a loom without records gets one if there is a key."""
-        found = None
+        rows = None
         if self._has_table(db, "seal"):
             row = db.execute("select salt, mark from seal").fetchone()
             if row is None:
                 raise DamagedLoom(f"{self.where}: its seal is missing. {REPAIR}")
-            found = SealMark(decode_text(row[0]), decode_text(row[1]))
-        is_new = makes and found is None and db.execute("select 1 from records limit 1").fetchone() is None
-        seal = open_seal(key, found, self.where, is_new=is_new)
-        if found is None and seal.mark is not None:
+            rows = SealMark(decode_text(row[0]), decode_text(row[1]))
+        is_new = makes and rows is None and db.execute("select 1 from records limit 1").fetchone() is None
+        seal = open_seal(key, rows, self.where, is_new=is_new)
+        if rows is None and seal.mark is not None:
             records, link = seal.beginning
             db.execute(SEAL)
             db.execute(
@@ -119,7 +119,11 @@ class TableStore(ForgettingTables):
         known, places = self._known, self._known.places
         missing: set[str] = set()
         if roots or entities or mails:
-            missing.update(one for one in (*roots, *entities, *(mail.entity_id for mail in mails)) if one not in places)
+            missing.update(
+                entity_id
+                for entity_id in (*roots, *entities, *(mail.entity_id for mail in mails))
+                if entity_id not in places
+            )
         begun: list[tuple[str]] = []
         turns: set[str] = set()
         entity = place = None
@@ -149,44 +153,48 @@ class TableStore(ForgettingTables):
         with self._pipeline(db):
             # each statement sees what was committed before it began: once locked, these trees do not change
             self._lock(db, [*missing], claims=bool(roots), posts=bool(mails))
-            found = self._fetch_each(db, _PLACES, "id", [(one,) for one in missing]) if missing else ()
+            found = self._fetch_each(db, _PLACES, "id", [(entity_id,) for entity_id in missing]) if missing else ()
             owners = self._fetch_each(db, _OWNERS, "turn", named) if named else ()
             # locked, so that the next holder of an id or a name waits for the commit, and sees this entity
             tokens = self._fetch_each(db, f"{_TOKENS} {self._locked}", "entity", begun) if begun else ()
             numbers = self._draw_numbers(db, "seqs", len(records))
             if mails:
-                mail.append(self._fetch_each(db, _BY_KEY, "id, key", [(one.entity_id, one.key) for one in mails]))
+                mail.append(
+                    self._fetch_each(
+                        db, _BY_KEY, "id, key", [(entity_id.entity_id, entity_id.key) for entity_id in mails]
+                    )
+                )
                 mail_numbers = self._draw_numbers(db, "mails", len(mails))
             mail += [db.execute(f"{MAIL_ROWS} where mail.no = ?", (no,)) for no in taken]
         known.fill(found, dict(owners), dict(tokens), [decode_mail_row(row) for rows in mail for row in rows])
         return sorted(numbers), iter(sorted(mail_numbers))
 
-    def _write(self, db: Connection, made: Plan) -> None:
+    def _write(self, db: Connection, plan: Plan) -> None:
         with self._pipeline(db):
-            if made.blobs:
+            if plan.blobs:
                 # in order, so that two transactions that write the same ones cannot deadlock
-                blobs = [blob for _, blob in sorted(made.blobs.items())]
+                blobs = [blob for _, blob in sorted(plan.blobs.items())]
                 db.executemany(_KEEP_BLOB, [(blob.digest, blob.kind, blob.data, blob.seal) for blob in blobs])
-            if made.entities:
-                db.executemany(_ADD_ENTITY, made.entities)
-            if made.records:
-                numbers, places, lines = made.numbers, made.places, made.lines
+            if plan.entities:
+                db.executemany(_ADD_ENTITY, plan.entities)
+            if plan.records:
+                numbers, places, lines = plan.numbers, plan.places, plan.lines
                 rows = [
                     (numbers[at], places[at].no, get_committed_turn(record), lines[at].decode())
-                    for at, record in enumerate(made.records)
+                    for at, record in enumerate(plan.records)
                 ]
                 db.executemany("insert into records (seq, entity, turn, body) values (?, ?, ?, ?)", rows)
-            if made.standings:
+            if plan.standings:
                 standings = [
-                    (how.life.value, how.status, how.cantrip, self._get_entity_number(entity, made))
-                    for entity, how in made.standings.items()
+                    (how.life.value, how.status, how.cantrip, self._get_entity_number(entity, plan))
+                    for entity, how in plan.standings.items()
                 ]
                 db.executemany("update entities set life = ?, state = ?, cantrip = ? where no = ?", standings)
-            if made.posted:
+            if plan.posted:
                 posted = [
                     (
                         row.no,
-                        self._get_entity_number(row.entity_id, made),
+                        self._get_entity_number(row.entity_id, plan),
                         row.lane,
                         row.loads,
                         row.key,
@@ -194,19 +202,19 @@ class TableStore(ForgettingTables):
                         line.decode(),
                         row.taken,
                     )
-                    for row, line, _ in made.posted.values()
+                    for row, line, _ in plan.posted.values()
                 ]
                 db.executemany(_ADD_MAIL, posted)
-            if made.taken:
-                marks = [(number, no) for no, (_, number) in made.taken.items()]
+            if plan.taken:
+                marks = [(number, no) for no, (_, number) in plan.taken.items()]
                 db.executemany("update mail set taken = ?, line = '' where no = ?", marks)
-            for tree, number in made.emptied:
+            for tree, number in plan.emptied:
                 db.execute("update mail set taken = ?, line = '' where entity = ? and taken is null", (number, tree.no))
-            if made.timers or made.timed_out:
-                self._write_timers(db, made)
-            heads = {**{tree: tree.head for tree in made.waiting}, **made.heads} if made.waiting else made.heads
+            if plan.timers or plan.timed_out:
+                self._write_timers(db, plan)
+            heads = {**{tree: tree.head for tree in plan.waiting}, **plan.heads} if plan.waiting else plan.heads
             trees = [
-                (tree.no, (head or NOTHING).decode(), *(made.waiting.get(tree) or tree.waiting))
+                (tree.no, (head or NOTHING).decode(), *(plan.waiting.get(tree) or tree.waiting))
                 for tree, head in heads.items()
             ]
             db.executemany(
@@ -215,24 +223,24 @@ class TableStore(ForgettingTables):
                 "control = excluded.control, intents = excluded.intents, loads = excluded.loads",
                 trees,
             )
-            if made.end is not None:
-                db.execute("update seal set records = ?, link = ?", (made.end.records, made.end.link.decode()))
+            if plan.end is not None:
+                db.execute("update seal set records = ?, link = ?", (plan.end.records, plan.end.link.decode()))
 
-    def _get_entity_number(self, entity: str, made: Plan) -> int:
-        return (made.new.get(entity) or self._known.places[entity]).no
+    def _get_entity_number(self, entity: str, plan: Plan) -> int:
+        return (plan.new.get(entity) or self._known.places[entity]).no
 
-    def _write_timers(self, db: Connection, made: Plan) -> None:
+    def _write_timers(self, db: Connection, plan: Plan) -> None:
         rows = [
-            (self._get_entity_number(entity, made) if entity else SCHEDULES, id, timer.due, line.decode())
-            for (entity, id), (timer, line, _) in made.timers.items()
+            (self._get_entity_number(entity, plan) if entity else SCHEDULES, id, timer.due, line.decode())
+            for (entity, id), (timer, line, _) in plan.timers.items()
         ]
         kept, removed = [row for row in rows if row[-1]], [row[:2] for row in rows if not row[-1]]
         if kept:
             db.executemany(_SET_TIMER, kept)
         if removed:
             db.executemany(_REMOVE_TIMER, removed)
-        for entity in made.timed_out:
-            db.execute("delete from timers where entity = ?", (self._get_entity_number(entity, made),))
+        for entity in plan.timed_out:
+            db.execute("delete from timers where entity = ?", (self._get_entity_number(entity, plan),))
 
     def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
         """Return root entities that have ended and are not forgotten, after that one."""
@@ -337,7 +345,7 @@ class TableStore(ForgettingTables):
     def _count_written(self, size: int) -> None:  # a server looks after its own log
         """Count the bytes that a transaction writes."""
 
-    def _keep_checkpoint(self, entity_id: str, kept: bytes, leases: Mapping[str, int] | None) -> None:
+    def _keep_checkpoint(self, entity_id: str, data: bytes, leases: Mapping[str, int] | None) -> None:
         def work(db: Connection) -> None:
             if leases is not None:
                 self._look_up(db, entities=[entity_id])
@@ -347,9 +355,9 @@ class TableStore(ForgettingTables):
             db.execute(
                 "insert into checkpoints (entity, data) select no, ? from entities where id = ? "
                 "on conflict (entity) do update set data = excluded.data",
-                (kept, entity_id),
+                (data, entity_id),
             )
-            self._count_written(len(kept))
+            self._count_written(len(data))
 
         self._transact(work)
 
@@ -379,8 +387,8 @@ class TableStore(ForgettingTables):
 
     def owner(self, turn_id: str) -> str | None:
         """Return the entity that a committed turn belongs to."""
-        found = self._fetch_ids("select id from records join entities on no = entity where turn = ?", turn_id)
-        return found[0] if found else None
+        rows = self._fetch_ids("select id from records join entities on no = entity where turn = ?", turn_id)
+        return rows[0] if rows else None
 
     def children(self, turn_id: str) -> Sequence[str]:
         """Return the entities that a turn spawned."""
@@ -401,8 +409,8 @@ class TableStore(ForgettingTables):
     def named(self, name: str) -> str | None:
         """Return the latest long-lived entity of that name."""
         tenant, own = split_name(name)
-        found = self._fetch_ids(_NAMED, own, tenant)
-        return found[0] if found else None
+        rows = self._fetch_ids(_NAMED, own, tenant)
+        return rows[0] if rows else None
 
     def select(
         self,

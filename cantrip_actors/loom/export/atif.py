@@ -211,7 +211,7 @@ def _build_utterance_step(item: Said, *, refer: bool) -> dict[str, Any]:
         step["tool_calls"] = [_call(call) for call in utterance.tool_calls]
     results = [_build_result(result, result.call_id, refer=refer) for result in item.results]
     replies = () if item.reply is None else (item.reply,)
-    results += [_build_result(one, None, refer=refer) for one in (*item.others, *replies)]
+    results += [_build_result(result, None, refer=refer) for result in (*item.others, *replies)]
     if results:
         step["observation"] = {"results": results}
     usage = utterance.usage

@@ -20,11 +20,15 @@ def export_lines(loom: Loom, form: str, entity: str | None) -> Iterator[bytes]:
     wanted = loom.entities() if entity is None else loom.subtree(entity)
     match form:
         case "jsonl":
-            yield from (thread_jsonl([turn]) for one in wanted for turn in loom.turns(one))
+            yield from (thread_jsonl([turn]) for entity_id in wanted for turn in loom.turns(entity_id))
         case "chat":
-            yield from chat_jsonl(conversation_of(loom, one) for one in wanted)
+            yield from chat_jsonl(conversation_of(loom, entity_id) for entity_id in wanted)
         case "pairs":
             yield from pairs_jsonl(loom)
         case "atif":
-            roots = (one for one in wanted if loom.header(one).parent_entity is None) if entity is None else [entity]
+            roots = (
+                (entity_id for entity_id in wanted if loom.header(entity_id).parent_entity is None)
+                if entity is None
+                else [entity]
+            )
             yield from (atif_json(trajectory(loom, root)) for root in roots)

@@ -72,21 +72,21 @@ def _build_gate_call(o: Observation) -> dict[str, Any]:
     return told | images | ({"attempts": o.attempts} if o.attempts != 1 else {})
 
 
-def build_decision(one: Decided) -> dict[str, Any]:
+def build_decision(record: Decided) -> dict[str, Any]:
     """Return a decision: who decided about which call, and how that is known."""
     return {
-        "tool_call_id": one.tool_call_id,
-        "decision": one.decision,
-        "by": one.by,
-        "door": one.door,
-        "at": one.at,
-        "note": one.note,
+        "tool_call_id": record.tool_call_id,
+        "decision": record.decision,
+        "by": record.by,
+        "door": record.door,
+        "at": record.at,
+        "note": record.note,
     }
 
 
-def build_resume(one: Resumed) -> dict[str, Any]:
+def build_resume(record: Resumed) -> dict[str, Any]:
     """Return who resumed the entity, and when."""
-    return {"by": one.by, "at": one.at}
+    return {"by": record.by, "at": record.at}
 
 
 _NAMED: Final = ("filename", "provider", "file_id")
