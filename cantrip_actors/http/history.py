@@ -15,9 +15,10 @@ from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.encoding import build_data, read_page
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.http.shapes import model_input_shape, tree_shape, usage_shape
+from cantrip_actors.http.shapes import tree_shape, usage_shape
 from cantrip_actors.http.sse import EventStreamResponse
 from cantrip_actors.loom.export.formats import export_lines
+from cantrip_actors.loom.export.model_input import build_input_fields
 from cantrip_actors.loom.export.spending import read_spending
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.loom.search import Hit, Query, search
@@ -36,7 +37,7 @@ async def get_turn(call: HttpCall) -> JsonAnswer:
 async def get_input(call: HttpCall) -> JsonAnswer:
     """Return what the model was given for a turn: messages, images, system prompt, gates, settings."""
     turn_id = await call.read(lambda: call.whole_turn_id(call.path["id"]))
-    shown = model_input_shape(await call.runtime.model_input(turn_id))
+    shown = build_input_fields(await call.runtime.model_input(turn_id))
     return JsonAnswer(await to_thread.run_sync(call.redact_for_token, shown))
 
 

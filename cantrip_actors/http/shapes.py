@@ -7,9 +7,8 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, Final
 
-from cantrip_actors import Cantrip, Episode, Loom, Message, ModelInput, Request, Usage
+from cantrip_actors import Cantrip, Episode, Loom, Request, Usage
 from cantrip_actors.loom import QuarantineRow, State
-from cantrip_actors.loom.export.thread import build_image_fields
 from cantrip_actors.loom.overview import read_overview
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.outcome import Outcome
@@ -145,35 +144,3 @@ def tree_shape(loom: Loom, entity_id: str) -> dict[str, Any]:
         "children": [tree_shape(loom, child) for child in loom.below(entity_id)],
         "forks": list(loom.branches(entity_id)),
     }
-
-
-def model_input_shape(model_input: ModelInput) -> dict[str, Any]:
-    """Return the input of a model's call; fields of a message that are empty are left out."""
-    return {
-        "turn_id": model_input.turn_id,
-        "entity_id": model_input.entity_id,
-        "crystal": model_input.crystal,
-        "messages": list(map(_message_shape, model_input.messages)),
-        "tools": list(model_input.tools),
-        "settings": dict(model_input.settings),
-        "folded_turns": list(model_input.folded_turns),
-        "is_exact": model_input.is_exact,
-    }
-
-
-def _message_shape(message: Message) -> dict[str, Any]:
-    calls = [
-        {"id": call.id, "gate": call.gate, "args": call.args if call.args is not None else call.raw}
-        for call in message.tool_calls
-    ]
-    more = {
-        "images": list(map(build_image_fields, message.images)),
-        "tool_calls": calls,
-        "tool_call_id": message.tool_call_id,
-        "gate": message.gate,
-        "is_error": message.is_error,
-        "thinking": message.thinking,
-        "is_steering": message.is_steering,
-        "is_pinned": message.is_pinned,
-    }
-    return {"role": message.role, "content": message.content} | {name: value for name, value in more.items() if value}
