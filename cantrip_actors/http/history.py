@@ -15,6 +15,7 @@ from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.encoding import build_data, read_page
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.shapes import tree_shape, usage_shape
 from cantrip_actors.http.sse import EventStreamResponse
 from cantrip_actors.loom.export.formats import export_lines
@@ -143,8 +144,13 @@ async def stats(call: HttpCall) -> JsonAnswer:
 
 
 async def export(call: HttpCall) -> EventStreamResponse:
-    """Export the loom as NDJSON, without secrets unless the token has the scope for them."""
+    """Export the loom as NDJSON, without secrets unless the token has the scope for them.
+
+    All formats but that of turns have the system prompt and the gates of a model, which only `inputs` may read.
+    """
     wanted: models.ExportQuery = call.query
+    if wanted.format != "jsonl":
+        check_scope(call.token, "inputs")
     if wanted.entity is None:
         call.check_sees_all()
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
