@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cantrip_actors.loom.export.thread import build_image_fields
+from cantrip_actors.loom.export.shapes import message_shape
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import build_view
 from cantrip_actors.machine.evolve import renew_call
@@ -17,7 +17,6 @@ from cantrip_actors.machine.project.query import list_folded_turns, list_records
 from cantrip_actors.machine.state import Shape, State
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.errors import LoomError
-from cantrip_actors.terms.messages import Message
 from cantrip_actors.terms.model_input import ModelInput
 
 
@@ -60,27 +59,9 @@ def build_input_fields(model_input: ModelInput) -> dict[str, Any]:
         "turn_id": model_input.turn_id,
         "entity_id": model_input.entity_id,
         "crystal": model_input.crystal,
-        "messages": list(map(_build_message_fields, model_input.messages)),
+        "messages": list(map(message_shape, model_input.messages)),
         "tools": list(model_input.tools),
         "settings": dict(model_input.settings),
         "folded_turns": list(model_input.folded_turns),
         "is_exact": model_input.is_exact,
     }
-
-
-def _build_message_fields(message: Message) -> dict[str, Any]:
-    calls = [
-        {"id": call.id, "gate": call.gate, "args": call.args if call.args is not None else call.raw}
-        for call in message.tool_calls
-    ]
-    more = {
-        "images": list(map(build_image_fields, message.images)),
-        "tool_calls": calls,
-        "tool_call_id": message.tool_call_id,
-        "gate": message.gate,
-        "is_error": message.is_error,
-        "thinking": message.thinking,
-        "is_steering": message.is_steering,
-        "is_pinned": message.is_pinned,
-    }
-    return {"role": message.role, "content": message.content} | {name: value for name, value in more.items() if value}
