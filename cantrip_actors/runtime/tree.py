@@ -378,25 +378,26 @@ class Tree(Core):
             self.access,
             partial(self.bus.publish_made, self.make_events),
             inboxes.deliver,
-            inboxes.load,
+            inboxes.load_unless_suspended,
             self.scheduler.note,
             inboxes.notify_processes,
             self.instrument,
             self.membership,
             self.cantrips.list_served(moves=self.upgrades.may_move),
+            lambda: inboxes.outages.note(anyio.current_time()),
         )
         return self.loom_actor
 
     def _make_mail_actor(self, store: Store) -> MailActor:
         membership = self.membership
         node = None if membership is None else membership.actor
-        return MailActor(self.inboxes, store, self.launcher.load_for_mail, node)
+        return MailActor(self.inboxes, store, self.launcher.load_for_mail, self.scheduler.wake, node)
 
     def _make_membership_specs(self) -> list[ChildSpec[Any]]:
         membership, load = self.membership, self.launcher.load_for_mail
         if membership is None:
             return []
-        return [ChildSpec("node", lambda: NodeActor(self, membership, self.inboxes, load), ref=membership.actor)]
+        return [ChildSpec("node", lambda: NodeActor(self, membership, load), ref=membership.actor)]
 
     def _make_webhook_specs(self) -> list[ChildSpec[Any]]:
         if not self._webhooks:

@@ -114,6 +114,7 @@ class RegistryActor(Actor):
             await self._settle_log(cell, cell.actor.last_exit)
         except LoomError as error:
             _log.error("an entity's end could not be recorded", entity=cell.entity_id, error=str(error))
+            cell.error = error  # it is tried again after an outage, and then has this end or another one
         self._remove(cell)
         try:
             await self._inboxes.settle_from_log(
@@ -121,6 +122,7 @@ class RegistryActor(Actor):
             )  # it may have stopped between an end of an episode and its report
         except LoomError as error:
             _log.error("an entity's last outcome could not be read", entity=cell.entity_id, error=str(error))
+            self._inboxes.suspend(cell.root.entity_id, error)
         await cell.crystal.release()  # an actor that was killed had no chance to
 
     async def _settle_log(self, cell: Cell, reason: ExitReason | None) -> None:

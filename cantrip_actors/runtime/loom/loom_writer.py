@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar, cast
 
 import anyio
 
@@ -126,7 +126,7 @@ class Claim(NamedTuple):
 class Quarantine(NamedTuple):
     """Let no process run the tree of a root entity for a time, because it would crash again.
 
-    The reply is the row of the quarantine. `is_repeated` as for `LeaseStore.quarantine`.
+    The reply is the row of the quarantine, or LoomError is raised. `is_repeated` as for `LeaseStore.quarantine`.
     """
 
     entity_id: str
@@ -166,7 +166,7 @@ class Fetch(NamedTuple):
     entity_id: str
 
 
-def is_outage(error: BaseException | None) -> bool:
+def is_outage(error: BaseException | None) -> TypeGuard[LoomError]:
     """Return whether an error says that the store could not be reached, or did not answer."""
     return type(error) in (LoomError, Unsure, Locked)
 
@@ -188,8 +188,8 @@ class LoomWriter(Actor):
 
     It calls `publish` with all written records, in order, even if their caller was cancelled meanwhile. It calls
     `deliver` with posted mail that is durable, `on_mail` with each entity that got mail in another way, `on_timer`
-    with each timer that was set, and `notify_processes` when it has released entities for other nodes. It reports
-    commits and failures of the store to `instrument`.
+    with each timer that was set, and `notify_processes` when it has released entities for other nodes. It calls
+    `on_outage` when the store does not answer, and reports commits and failures to `instrument`.
     """
 
     def __init__(
@@ -204,6 +204,7 @@ class LoomWriter(Actor):
         instrument: Instrument | None = None,
         membership: Membership | None = None,
         serves: Sequence[str] = (),
+        on_outage: Callable[[], object] = lambda: None,
     ) -> None:
         self._store = store
         self._access = access
@@ -213,6 +214,7 @@ class LoomWriter(Actor):
         self._on_timer = on_timer
         self._notify_processes = notify_processes
         self._instrument = instrument
+        self._on_outage = on_outage
         self._group = CallGroup()
         self.owner = this_process()
         """The holder of its leases."""
@@ -305,13 +307,7 @@ class LoomWriter(Actor):
             return None
         elif isinstance(message, Quarantine):
             await self._settle()
-            self._leases.pop(message.entity_id, None)
-            now = compute_time_of_day(self._store.clock())
-            row = await self._access.write(
-                partial(self._store.quarantine, message.entity_id, message.why, now, is_repeated=message.is_repeated)
-            )
-            self._tokens.pop(message.entity_id, None)
-            return row
+            await self._quarantine(message, caller)
         elif isinstance(message, Forget):
             await self._settle()
             await self._forget(message, caller)
@@ -473,7 +469,7 @@ class LoomWriter(Actor):
     async def _fetch(self, entity_id: str) -> None:
         try:
             self._deliver(await self._access.write(partial(self._store.pending, entity_id, PAGE)))
-        except LoomError as error:  # the next poll of all mail finds it
+        except LoomError as error:  # the search after an outage finds it
             self._note_failure(error)
             _log.warning("mail could not be read", entity=entity_id, error=str(error))
 
@@ -486,11 +482,26 @@ class LoomWriter(Actor):
             return False
         return True
 
-    def _note_failure(self, error: LoomError) -> None:
-        """Report to the instrument that the store refused a writer without a lease, or could not be reached."""
+    def _note_failure(self, error: CantripError) -> None:
+        """Report that the store could not be reached, and to the instrument also that it refused a late writer."""
         is_fenced = isinstance(error, Fenced)
+        if is_outage(error):
+            self._on_outage()
         if self._instrument is not None and (is_fenced or is_outage(error)):
             self._instrument.noted(StoreFailed(is_fenced))
+
+    async def _quarantine(self, message: Quarantine, caller: Caller) -> None:
+        now = compute_time_of_day(self._store.clock())
+        work = partial(self._store.quarantine, message.entity_id, message.why, now, is_repeated=message.is_repeated)
+        try:
+            row = await self._access.write(work)
+        except LoomError as error:  # its lease is released when it has left, and it is tried again
+            self._note_failure(error)
+            caller.fail(error)
+            return
+        self._leases.pop(message.entity_id, None)
+        self._tokens.pop(message.entity_id, None)
+        caller.reply(row)
 
     async def _forget(self, message: Forget, caller: Caller) -> None:
         """Forget entities; the slow part runs in a thread, and nothing is written meanwhile."""
@@ -593,6 +604,7 @@ class LoomWriter(Actor):
         try:
             results = await self._access.write(partial(self._store.replace_timers, changes))
         except CantripError as error:
+            self._note_failure(error)
             return error
         new: list[Pending] = []
         for change, rows in zip(changes, results, strict=True):
@@ -608,6 +620,7 @@ class LoomWriter(Actor):
         try:
             return await self._access.write(partial(change, message.row))
         except CantripError as error:
+            self._note_failure(error)
             return error
 
 
