@@ -55,7 +55,12 @@ class RegistryActor(Actor):
         living = self._core.living
         for cell in reversed([*living.leaving.values(), *living]):
             self._watch(cell)
+        living.begin_cleaning_up()
         self.ref.send(LOOK)
+
+    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
+        """Let cells end without this actor: while a runtime closes, entities still end, and wait for their children."""
+        self._core.living.stop_cleaning_up()
 
     async def handle_cast(self, message: Cell) -> None:
         """Watch a cell."""
