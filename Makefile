@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup kits clients demo local test check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check lock sbom audit clean
+.PHONY: help setup kits clients demo local test check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check site lock sbom audit clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -86,17 +86,19 @@ conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the projec
 bench: $(STAMP) ## what a turn costs
 	@$(PY) -m bench turns
 
-docs: $(STAMP) ## the generated pages: docs/rules.md, docs/reference.md, docs/loop.md, docs/families.md, and parts of two others
-	@$(PY) -m tools.rules --shared "$(SHARED)"
+docs: $(STAMP) ## the generated pages: docs/reference, docs/loop.md, docs/families.md, and parts of two others
 	@$(PY) -m tools.reference
 	@$(PY) -m tools.diagram
 	@$(PY) -m tools.families
 
-docs-check: $(STAMP) ## fails if a generated page is not what `make docs` would write
+docs-check: $(STAMP) ## fails if a generated page is not what `make docs` would write, or a rule has no test
 	@$(PY) -m tools.rules --check --shared "$(SHARED)"
 	@$(PY) -m tools.reference --check
 	@$(PY) -m tools.diagram --check
 	@$(PY) -m tools.families --check
+
+site: $(STAMP) ## dist/site: all pages as a site with a search, which works offline; fails for a broken link
+	@$(PY) -m tools.site
 
 lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the newest versions)
 	@tools/lock.sh $(VENV) $(if $(UPGRADE),--upgrade)

@@ -113,13 +113,13 @@ def pytest_collection_finish() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Refuse a misspelt rule id, which would prove nothing, and leave out what `make test` does not do."""
-    catalogue = tomllib.loads((ROOT / "docs" / "rules.toml").read_text(encoding="utf-8"))
+    catalogue = tomllib.loads((ROOT / "tests" / "rules.toml").read_text(encoding="utf-8"))
     known = {rule for section in catalogue["section"] for rule in section["rules"]}
     for item in items:
         for mark in item.iter_markers("rule"):
             if mark.kwargs or not mark.args or (unknown := [rule for rule in mark.args if rule not in known]):
                 what = "no rule" if mark.kwargs or not mark.args else ", ".join(map(repr, unknown))
-                raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.rule names {what} of docs/rules.toml")
+                raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.rule names {what} of tests/rules.toml")
     chosen = is_in_part(items)
     if left := [item for item, is_chosen in zip(items, chosen, strict=True) if not is_chosen]:
         config.hook.pytest_deselected(items=left)

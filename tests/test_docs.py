@@ -6,6 +6,7 @@ A page is one program, run from top to bottom in an empty folder, in one namespa
 - a block with ``file=NAME`` after its language is written to that file first (a recipe that a later command reads);
 - ``console`` blocks: each line ``$ cantrip ...`` or ``$ python ...`` is run, and must succeed, or exit with what a
   comment says (``# exit 3``). What stands below it is compared with what it prints; ``...`` matches anything;
+- a block of a comparison whose statements are counted says so, ``python counted``;
 - a block that cannot run says so in its language, ``python no-run``, and begins with a comment that says why.
 """
 
@@ -170,6 +171,32 @@ def test_a_page_runs_again_in_the_same_folder(name: str, tmp_path: Path, monkeyp
     for written in (*tmp_path.glob("loom.jsonl*"), *tmp_path.glob("heads.json")):  # as pages about looms say
         written.unlink()
     run_page(page, text)
+
+
+def count_statements(block: Block) -> int:
+    """The statements of a program, without imports and docstrings."""
+    statements = [
+        node
+        for node in ast.walk(compile(block.text, "page", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+        if isinstance(node, ast.stmt)
+    ]
+    return sum(
+        not isinstance(node, ast.Import | ast.ImportFrom)
+        and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        for node in statements
+    )
+
+
+@pytest.mark.rule("Y-08")
+def test_a_comparison_counts_statements_and_ours_are_not_more() -> None:
+    page = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    compared = [section for section in page.split("\n## ") if "| statements |" in section]
+    assert len(compared) == 3
+    for section in compared:
+        theirs = sum(count_statements(block) for block in blocks(section) if "no-run" in block.info)
+        ours = sum(count_statements(block) for block in blocks(section) if "counted" in block.info)
+        assert f"| statements | {theirs} | {ours} |" in section, (theirs, ours)
+        assert ours <= theirs
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES])

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.wheels import build
 from tools import sbom
 
 pytestmark = [pytest.mark.rule("X-40"), pytest.mark.real_time]
@@ -138,15 +139,6 @@ def test_two_builds_of_a_wheel_are_the_same_to_the_byte(tmp_path: Path, project:
             path.chmod(0o664 if at else 0o600)
         wheels.append(build(copy, umask=umask).read_bytes())
     assert wheels[0] == wheels[1]
-
-
-def build(project: Path, kind: str = "wheel", umask: int = -1) -> Path:
-    """Build a distribution of the project in that folder, and return it."""
-    before = set((project / "dist").glob("*"))
-    command = [sys.executable, "-m", "hatchling", "build", "-t", kind]
-    subprocess.run(command, cwd=project, check=True, capture_output=True, umask=umask)
-    (built,) = {path for path in (project / "dist").glob("*") if path.name != ".gitignore"} - before
-    return built
 
 
 @pytest.mark.rule("K-08")

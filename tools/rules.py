@@ -1,57 +1,59 @@
-"""Generate docs/rules.md: every rule of docs/rules.toml with the tests that prove it, or the word *open*.
+"""Check that every rule of tests/rules.toml has a proof: a test, or a case of a behavioural suite.
+
+    python -m tools.rules            print each rule with the number of its proofs
+    python -m tools.rules LOOM-4     print the tests and cases that prove these rules
+    python -m tools.rules --check    fail if a rule has no proof; those under `open` may have none yet
 
 A test names the rules it proves with ``@pytest.mark.rule("LOOM-4")``, on a function, a class, a module or a parameter;
 a case of a behavioural suite with its key ``rule``. Nothing here knows whether those pass: CI runs them for that.
 
-The SPEC's suite is outside of the project. If it is missing, its cases are copied from the current page, so that the
-rest can still be made and checked.
-
-``python -m tools.rules`` writes the page, ``--check`` only reports whether it is up to date.
+The SPEC's suite is outside of the project. Without it, its cases are not counted, and a notice says so.
 """
 
 import argparse
 import contextlib
 import io
-import re
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
-from tools.pages import ROOT, settle
+from tools.pages import ROOT
 
-CATALOGUE = ROOT / "docs" / "rules.toml"
-PAGE = ROOT / "docs" / "rules.md"
-SPEC_SUITE = "the SPEC's tests.yaml"
-
-HEAD = """\
-# Rules and their tests
-
-<!-- Made by `make docs` from docs/rules.toml, the tests' `rule` marks and the suites. Do not edit. -->
-
-Every rule this project keeps, in a few words (the sources decide), and what proves it: a test as `path::name`, or a
-case of a behavioural suite that the conformance runner runs. **open** means that nothing proves the rule yet.
-"""
+CATALOGUE = ROOT / "tests" / "rules.toml"
 
 Proofs = dict[str, list[str]]
 
 
 class Section(NamedTuple):
-    """A heading of the page and the rules under it, id to words."""
+    """A part of the catalogue: rule ids to words."""
 
     title: str
     source: str
     rules: dict[str, str]
 
 
-def read_catalogue(text: str) -> list[Section]:
-    """Return the sections of docs/rules.toml, in its order."""
-    return [Section(**section) for section in tomllib.loads(text)["section"]]
+class Catalogue(NamedTuple):
+    """The rules, and those among them that nothing proves yet."""
+
+    sections: Sequence[Section]
+    open_rules: frozenset[str] = frozenset()
+
+    @property
+    def rules(self) -> Mapping[str, str]:
+        """Each rule, in a few words."""
+        return {rule: words for section in self.sections for rule, words in section.rules.items()}
+
+
+def read_catalogue(text: str) -> Catalogue:
+    """Return the rules of tests/rules.toml, in its order."""
+    content = tomllib.loads(text)
+    return Catalogue([Section(**section) for section in content["section"]], frozenset(content["open"]))
 
 
 class _Marks:
@@ -83,15 +85,9 @@ def suite_cases(text: str, label: str) -> Iterator[tuple[str, str]]:
     cases: list[dict[str, Any]] = yaml.safe_load(text) or []
     for case in cases:
         if "action" in case and not case.get("skip"):
-            name = " ".join(str(case["name"]).split()).replace("|", "/")
+            name = " ".join(str(case["name"]).split())
             for rule in str(case["rule"]).replace(",", " ").split():
-                yield rule, f"{label}: *{name}*"
-
-
-def cases_on_page(page: str) -> Iterator[tuple[str, str]]:
-    """Return the cases of the SPEC's suite on the current page."""
-    for row in re.finditer(r"^\| ([A-Z]+-\d+) \|.*\| (.*) \|$", page, re.MULTILINE):
-        yield from ((row[1], proof) for proof in row[2].split("<br>") if proof.startswith(f"{SPEC_SUITE}: "))
+                yield rule, f"{label}: {name}"
 
 
 def merge(*sources: Iterable[tuple[str, str]]) -> Proofs:
@@ -104,53 +100,73 @@ def merge(*sources: Iterable[tuple[str, str]]) -> Proofs:
     return dict(proofs)
 
 
-def render(sections: list[Section], proofs: Proofs) -> str:
-    """Return the page."""
-    rules = [rule for section in sections for rule in section.rules]
-    proven = sum(rule in proofs for rule in rules)
-    lines = [HEAD, f"{proven} of {len(rules)} have proofs.", ""]
-    for section in sections:
-        lines += [f"## {section.title}", "", f"From {section.source}.", ""]
-        lines += ["| rule | in a few words | proven by |", "| --- | --- | --- |"]
-        lines += [
-            f"| {rule} | {words} | {'<br>'.join(proofs.get(rule, ['**open**']))} |"
-            for rule, words in section.rules.items()
-        ]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def make_page(shared: Path) -> str:
-    """Return the page for the current tree; exits with the reason if the tree contradicts itself."""
-    sections = read_catalogue(CATALOGUE.read_text(encoding="utf-8"))
-    suite = shared / "conformance" / "tests.yaml"
-    if suite.exists():
-        spec = list(suite_cases(suite.read_text(encoding="utf-8"), SPEC_SUITE))
+def find_proofs(shared: Path) -> Proofs:
+    """Return the tests of this repository and the cases of all suites, by rule."""
+    suites = {path: path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "conformance/suites").glob("*.yaml"))}
+    specification = shared / "conformance" / "tests.yaml"
+    if specification.exists():
+        suites[specification] = "the SPEC's tests.yaml"
     else:
-        print(f"notice: {suite} is not there; its cases are kept as docs/rules.md has them", file=sys.stderr)
-        spec = list(cases_on_page(PAGE.read_text(encoding="utf-8"))) if PAGE.exists() else []
-    own = [
-        case
-        for path in sorted((ROOT / "conformance" / "suites").glob("*.yaml"))
-        for case in suite_cases(path.read_text(encoding="utf-8"), f"`{path.relative_to(ROOT).as_posix()}`")
+        print(f"notice: {specification} is not there; its cases are not counted", file=sys.stderr)
+    cases = [case for path, label in suites.items() for case in suite_cases(path.read_text(encoding="utf-8"), label)]
+    tests = [(rule, name) for rule, names in collect_marked_tests().items() for name in names]
+    return merge(tests, cases)
+
+
+def find_faults(catalogue: Catalogue, proofs: Proofs) -> list[str]:
+    """Return a line for each rule that nothing proves, that is proven and called open, or that does not exist."""
+    rules, is_open = catalogue.rules, catalogue.open_rules
+    return [
+        *(f"{rule} has no proof: {rules[rule]}" for rule in rules if rule not in proofs and rule not in is_open),
+        *(
+            f"{rule} has a proof, {proofs[rule][0]}, and is under `open`"
+            for rule in rules
+            if rule in proofs and rule in is_open
+        ),
+        *(f"{rule} is under `open` and is no rule of tests/rules.toml" for rule in sorted(is_open - set(rules))),
+        *(
+            f"{rule} is not a rule of tests/rules.toml, but named by {proofs[rule][0]}"
+            for rule in sorted(proofs)
+            if rule not in rules
+        ),
     ]
-    tests = [(rule, f"`{name}`") for rule, names in collect_marked_tests().items() for name in names]
-    proofs = merge(tests, spec, own)
-    known_rules = {rule for section in sections for rule in section.rules}
-    if unknown := sorted(set(proofs) - known_rules):
-        sys.exit(
-            "\n".join(f"{rule} is not a rule of docs/rules.toml, but named by {proofs[rule][0]}" for rule in unknown)
-        )
-    return render(sections, proofs)
+
+
+def render(catalogue: Catalogue, proofs: Proofs) -> str:
+    """Return the table: each rule with the number of its proofs."""
+    lines = []
+    for section in catalogue.sections:
+        lines += [f"{section.title} ({section.source})"]
+        lines += [f"  {rule:11} {len(proofs.get(rule, ())):5}  {words}" for rule, words in section.rules.items()]
+    return "\n".join(
+        [*lines, f"{sum(rule in proofs for rule in catalogue.rules)} of {len(catalogue.rules)} have proofs."]
+    )
 
 
 def main() -> int:
-    """Write docs/rules.md, or compare it."""
+    """Print the rules, the proofs of some, or what is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tools.rules", description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the page is out of date")
-    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="where the SPEC's suite lies")
+    parser.add_argument("rules", nargs="*", metavar="RULE", help="print the proofs of these rules only")
+    parser.add_argument("--check", action="store_true", help="print what is wrong only, and fail if something is")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared", help="the folder of the SPEC's suite")
     options = parser.parse_args()
-    return settle(PAGE, make_page(options.shared), check=options.check)
+    catalogue, proofs = read_catalogue(CATALOGUE.read_text(encoding="utf-8")), find_proofs(options.shared)
+    if options.check:
+        faults = find_faults(catalogue, proofs)
+        print("\n".join(faults) or f"each rule has a proof, but for {len(catalogue.open_rules)} open ones")
+        return 1 if faults else 0
+    for rule in options.rules:
+        if rule not in catalogue.rules:
+            sys.exit(f"{rule} is not a rule of tests/rules.toml; python -m tools.rules prints them all")
+        print(
+            rule,
+            catalogue.rules[rule],
+            *(f"  {proof}" for proof in proofs.get(rule, ["nothing proves it yet"])),
+            sep="\n",
+        )
+    if not options.rules:
+        print(render(catalogue, proofs))
+    return 0
 
 
 if __name__ == "__main__":

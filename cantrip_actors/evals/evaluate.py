@@ -116,6 +116,13 @@ class _Answered(NamedTuple):
     """The last reward of each sender."""
 
 
+class _Question(NamedTuple):
+    """What a judge is asked about an answer, and the key of its judgement."""
+
+    key: str
+    intent: str
+
+
 class _NotScored(Exception):
     """There is no score; the text says why."""
 
@@ -208,12 +215,18 @@ class _EvaluationRun:
         )
         scores: dict[str, float] = {}
         problems: dict[str, str] = {}
+        questions = {judge.name: self._make_question(judge, job, outcome) for judge in self._judges}
         for scorer in self._scorers:
             try:
-                scores[scorer.name] = await self._score(scorer, job, answered)
+                if not outcome.terminated:
+                    scores[scorer.name] = 0.0
+                elif isinstance(scorer, Judge):
+                    scores[scorer.name] = await self._judge(scorer, job, questions[scorer.name])
+                else:
+                    scores[scorer.name] = await self._call_scorer(scorer, job, answered)
             except _NotScored as problem:
                 problems[scorer.name] = str(problem)
-        judging = sum(self._costs.get(self._make_judge_key(judge, job, outcome), 0.0) for judge in self._judges)
+        judging = sum(self._costs.get(question.key, 0.0) for question in questions.values())
         self._trials[job.place] = replace(trial, scores=scores, problems=problems, judging_cost=judging)
         if self._cantrip is not None:
             await self._reward(answered, scores)
@@ -257,12 +270,8 @@ class _EvaluationRun:
         rewards = {record.by: record.reward for record in loom.records(entity_id) if isinstance(record, Rewarded)}
         return _Answered(entity_id, loom.header(entity_id).cantrip_id, outcome, loom.turns(entity_id), rewards)
 
-    async def _score(self, scorer: Scorer | Judge, job: _Job, answered: _Answered) -> float:
-        """Return a score. Raises _NotScored."""
-        if not answered.outcome.terminated:
-            return 0.0
-        if isinstance(scorer, Judge):
-            return await self._judge(scorer, job, answered)
+    async def _call_scorer(self, scorer: Scorer, job: _Job, answered: _Answered) -> float:
+        """Return the score of a function. Raises _NotScored."""
         episode = await self._read_episode(job, answered)
 
         async def call() -> object:
@@ -283,10 +292,9 @@ class _EvaluationRun:
         entity = await self._runtime.read(lambda: self._runtime.get_entity(answered.entity_id))
         return await entity.episode()
 
-    async def _judge(self, judge: Judge, job: _Job, answered: _Answered) -> float:
-        key = self._make_judge_key(judge, job, answered.outcome)
-        intent = render_judge_intent(job.case, answered.outcome.result)
-        judgement = await self._ask(job, key, judge.cantrip, intent)
+    async def _judge(self, judge: Judge, job: _Job, question: _Question) -> float:
+        """Return the score of a judge. Raises _NotScored."""
+        judgement = await self._ask(job, question.key, judge.cantrip, question.intent)
         if judgement is None:
             raise _NotScored("not judged: the budget is used up" if self._cantrip else "not judged")
         outcome = judgement.outcome
@@ -295,9 +303,10 @@ class _EvaluationRun:
         return float(outcome.result["score"])
 
     @staticmethod
-    def _make_judge_key(judge: Judge, job: _Job, outcome: Outcome) -> str:
+    def _make_question(judge: Judge, job: _Job, outcome: Outcome) -> _Question:
         intent = render_judge_intent(job.case, outcome.result)
-        return f"{job.key}:{judge.name[:READABLE]}:{_digest([judge.name, judge.cantrip.id, intent])}"
+        digest = _digest([judge.name, judge.cantrip.id, intent])
+        return _Question(f"{job.key}:{judge.name[:READABLE]}:{digest}", intent)
 
     async def _reward(self, answered: _Answered, scores: Mapping[str, float]) -> None:
         """Reward the last turn with each score, unless the last reward of this scorer is the same."""

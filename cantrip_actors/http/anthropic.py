@@ -20,16 +20,14 @@ from cantrip_actors.http.episode_tools import Rest
 from cantrip_actors.http.openai import (
     ENTITY,
     apply_form,
-    continue_calls,
     find_rest,
     find_target,
     name_run,
     reserve_stream,
-    send_to_named,
-    start_one_shot,
+    run_chat,
     stream_run,
 )
-from cantrip_actors.http.openai_encoders import answer_text
+from cantrip_actors.http.openai_encoders import answer_text, get_metadata
 from cantrip_actors.http.openai_models import AnswerFormat, AnyQuery, ChatBody, Opaque
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.request_messages import parse_messages
@@ -220,7 +218,11 @@ def _make_answer(id: str, outcome: Outcome, form: AnswerForm | None) -> list[dic
     if form is not None and form.tool is not None and outcome.terminated:
         return [{"type": "tool_use", "id": f"toolu_{id}", "name": form.tool.name, "input": outcome.result}]
     text = answer_text(outcome) or outcome.summary or ""
-    return [{"type": "text", "text": text, "citations": None}] if text else []
+    return [_make_text(text)] if text else []
+
+
+def _make_text(text: str) -> dict[str, Any]:
+    return {"type": "text", "text": text, "citations": None}
 
 
 def _get_reason(rest: Rest) -> str:
@@ -263,12 +265,12 @@ class AnthropicEncoder:
 
     def rest(self, rest: Rest) -> Iterator[bytes]:
         """Yield the events of calls that the client is to carry out."""
-        if self.form is None:
-            for piece in self._segments.finish(rest.words):
+        for text in rest.list_texts(is_typed=self.form is not None):
+            for piece in self._segments.finish(text):
                 yield from self._add_piece(piece)
         for block in _make_calls(rest):
             yield from self._call_tool(block)
-        yield from self._finish(_get_reason(rest), rest.usage or Usage())
+        yield from self._finish(_get_reason(rest), rest.usage or Usage(), **get_metadata(rest))
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
@@ -288,9 +290,9 @@ class AnthropicEncoder:
         yield _encode("content_block_delta", index=at, delta=delta)
         yield _encode("content_block_stop", index=at)
 
-    def _finish(self, stop_reason: str, usage: Usage) -> Iterator[bytes]:
+    def _finish(self, stop_reason: str, usage: Usage, **more: Any) -> Iterator[bytes]:
         delta = {"stop_reason": stop_reason, "stop_sequence": None}
-        yield _encode("message_delta", delta=delta, usage=_count_usage(usage))
+        yield _encode("message_delta", delta=delta, usage=_count_usage(usage), **more)
         yield _encode("message_stop")
 
     def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
@@ -326,12 +328,7 @@ async def create_message(call: HttpCall) -> JsonAnswer | Response:
     form = target.form
     chat_input = parse_messages(call, chat.messages, "messages", [message.where for message in messages])
     with reserve_stream(call, is_stream=body.stream) as stack:
-        if chat_input.results:
-            run = await continue_calls(call, target, chat_input, "messages")
-        elif target.cantrip is None:
-            run = await send_to_named(call, body.model, chat_input)
-        else:
-            run = await start_one_shot(call, target.cantrip, chat_input)
+        run = await run_chat(call, target, body.model, chat_input)
         run = run._replace(tools=target.tools or run.tools, form=form)
         id = f"msg_{name_run(run)}"
         if body.stream:
@@ -340,9 +337,10 @@ async def create_message(call: HttpCall) -> JsonAnswer | Response:
     if ended is None:
         return JsonAnswer(status=499)
     if isinstance(ended, Rest):
-        words = [{"type": "text", "text": ended.words, "citations": None}] if ended.words else []
-        message = _make_message(id, body.model, [*words, *_make_calls(ended)], _get_reason(ended))
-        return JsonAnswer(call.redact_for_token({**message, "usage": _count_usage(ended.usage or Usage())}))
+        texts = map(_make_text, ended.list_texts(is_typed=form is not None))
+        message = _make_message(id, body.model, [*texts, *_make_calls(ended)], _get_reason(ended))
+        message |= {"usage": _count_usage(ended.usage or Usage()), **get_metadata(ended)}
+        return JsonAnswer(call.redact_for_token(message))
     outcome = apply_form(form, ended)
     message = _make_message(id, body.model, _make_answer(id, outcome, form), _find_stop_reason(outcome, form))
     return JsonAnswer(call.redact_for_token({**message, "usage": _count_usage(outcome.subtree_usage)}))

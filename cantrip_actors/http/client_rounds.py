@@ -6,11 +6,11 @@ the entity waits for them; then it works on until its episode ends, or it waits 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 
@@ -20,12 +20,11 @@ from cantrip_actors import (
     CantripError,
     Entity,
     EntityEnded,
-    EntityEvent,
     Gate,
     Held,
     Request,
-    RequestedEvent,
     Usage,
+    Work,
 )
 from cantrip_actors.http.calls import HttpCall
 from cantrip_actors.http.episode_tools import (
@@ -41,18 +40,18 @@ from cantrip_actors.machine.project import (
     find_newest_utterance,
     measure_round,
 )
-from cantrip_actors.runtime.people.utterances import find_utterance, talks
+from cantrip_actors.runtime.people.utterances import talks
 from cantrip_actors.terms.messages import as_text
-
-LOOK: Final = 0.5
-"""Seconds between two looks for what an entity waits for, which another process may run."""
 
 
 class ClientPause(NamedTuple):
-    """Where an episode waits for its client: for calls that the client carries out, or for the reply to a `text`."""
+    """Where an episode waits: for `calls` that its client carries out, for the client's reply to a `text`, or for a
+    person to decide `requests`.
+    """
 
     calls: tuple[ToolCallItem, ...] = ()
     text: str | None = None
+    requests: Sequence[Request] = ()
 
 
 Results = Mapping[str, Any]
@@ -60,35 +59,28 @@ Results = Mapping[str, Any]
 
 
 async def rest(
-    call: HttpCall,
-    entity_id: str,
-    episode: Callable[[], Awaitable[object]],
-    tools: Mapping[str, Gate],
-    results: Results,
-    *,
-    can_reply: bool = False,
+    call: HttpCall, work: Work, tools: Mapping[str, Gate], results: Results, *, can_reply: bool = False
 ) -> ClientPause | None:
-    """Wait until an episode has ended, and return None; or until it waits for its client. With `can_reply` the client
-    replies to its utterances.
+    """Wait until an episode has ended, and return None; or until it waits for its client, or for a person. With
+    `can_reply` the client replies to its utterances.
 
     Raises the error that ended the episode.
     """
-    can_reply = can_reply and await call.read(partial(talks, call.runtime, entity_id))
-    if not tools and not can_reply:
-        await episode()
-        return None
     pause: ClientPause | None = None
     failed: CantripError | None = None
 
     async def watch() -> None:
-        nonlocal pause
-        pause = await _find_pause(call, entity_id, tools, results, can_reply=can_reply)
+        nonlocal pause, failed
+        try:
+            pause = await _find_pause(call, work, tools, results, can_reply=can_reply)
+        except CantripError as error:
+            failed = error
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch)
         try:
-            await episode()
+            await work.result()
         except CantripError as error:
             failed = error
         tasks.cancel_scope.cancel()
@@ -98,33 +90,37 @@ async def rest(
 
 
 async def _find_pause(
-    call: HttpCall, entity_id: str, tools: Mapping[str, Gate], results: Results, *, can_reply: bool
+    call: HttpCall, work: Work, tools: Mapping[str, Gate], results: Results, *, can_reply: bool
 ) -> ClientPause:
-    """Deliver the results that are there, as the entity comes to wait for them; return the calls without one, or the
-    utterance that waits for a reply.
+    """Deliver the results that are there, as the entity comes to wait for them; return the calls without one, the
+    utterance that waits for a reply, or the requests to people.
     """
-    runtime = call.runtime
-    with closing(runtime.events(_is_for_client)) as news:
+    with call.service.requests.follow(work.entity) as news:
         while True:
-            waiting = await call.read(partial(_list_waiting, call, entity_id, tools))
+            news.reset()
+            waiting, requests = await call.read(partial(_look, call, work, tools))
             ready = [request for request in waiting if _name_call(request) in results]
             for request in ready:
                 with suppress(AlreadyDecided):  # a repeated request delivers it, too
                     result, who = results[_name_call(request)], call.token
-                    await runtime.deliver(request.id, result, by=who.name, door=who.sender, key=_name_call(request))
+                    await call.runtime.deliver(
+                        request.id, result, by=who.name, door=who.sender, key=_name_call(request)
+                    )
             if ready:
                 continue
             if waiting:
                 return ClientPause(await call.read(partial(_list_calls, call, waiting, tools)))
-            utterance = await call.read(partial(find_utterance, runtime, entity_id)) if can_reply else None
-            if utterance is not None:
+            utterance = next((request for request in requests if request.is_utterance), None)
+            if can_reply and utterance is not None:
                 return ClientPause(text=utterance.text)
-            with anyio.move_on_after(LOOK):
-                await anext(news)
+            if requests:
+                return ClientPause(requests=requests)
+            await news.wait()
 
 
-def _is_for_client(event: EntityEvent) -> bool:
-    return isinstance(event, RequestedEvent) and (event.is_deferred or event.is_utterance)
+def _look(call: HttpCall, work: Work, tools: Mapping[str, Gate]) -> tuple[list[Request], list[Request]]:
+    """Return the calls of tools and the requests to people for which an entity, and those below it, wait."""
+    return _list_waiting(call, work.entity_id, tools) if tools else [], work.requests()
 
 
 def _list_waiting(call: HttpCall, entity_id: str, tools: Mapping[str, Gate]) -> list[Request]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from cantrip_actors import Cantrip, Gate, InvalidCantrip, Request, Usage
+from cantrip_actors.http.person_waits import PersonWait
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.machine.project import collect_texts, find_newest_utterance, find_utterance_of, list_intents
 from cantrip_actors.records.records import Record
@@ -56,8 +57,8 @@ class ToolCallItem(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """Where an episode rests: at its end; with calls for the client, and the text beside them; or with a text alone,
-    which waits for the client's reply.
+    """Where an episode rests: at its end; with calls for the client, and the text beside them; with a text alone,
+    which waits for the client's reply; or until a person has decided.
 
     `usage` is that since the client's last results; None where the outcome has it.
     """
@@ -65,11 +66,17 @@ class Rest(NamedTuple):
     calls: tuple[ToolCallItem, ...]
     words: str | None = None
     usage: Usage | None = None
+    wait: PersonWait | None = None
 
     @property
     def is_end(self) -> bool:
         """Whether the episode has ended."""
-        return not self.calls and self.words is None
+        return not self.calls and self.words is None and self.wait is None
+
+    def list_texts(self, *, is_typed: bool) -> list[str]:
+        """Return the texts of the answer, in order; a typed answer has none beside it."""
+        wait = None if self.wait is None else self.wait.text
+        return [text for text in (None if is_typed else self.words, wait) if text]
 
 
 def make_client_id(entity_id: str, call_id: str) -> str:

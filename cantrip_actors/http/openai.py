@@ -20,11 +20,12 @@ import anyio
 import orjson
 from starlette.responses import Response
 
-from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, Request, UnfinishedWork, Work
+from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, UnfinishedWork, Work
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, make_form
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
 from cantrip_actors.http.client_rounds import (
+    ClientPause,
     Results,
     check_results,
     find_tools,
@@ -52,12 +53,13 @@ from cantrip_actors.http.openai_encoders import (
     ResponseEncoder,
     answer_item,
     answer_text,
-    chat_calls,
     chat_completion,
-    response_calls,
+    chat_rest,
     response_object,
+    response_rest,
     response_status,
 )
+from cantrip_actors.http.person_waits import describe_wait
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.request_messages import ID, ChatInput, Past, parse_messages, select_news
 from cantrip_actors.http.sessions import check_scope
@@ -67,13 +69,10 @@ from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.runtime.face.work import MailState
-from cantrip_actors.runtime.people.utterances import find_newest_work, find_utterance, reply
+from cantrip_actors.runtime.people.utterances import find_newest_work, reply
 from cantrip_actors.terms.outcome import Outcome
 
 ENTITY: Final = "entity:"
-
-MOST_METADATA: Final = 512
-"""Characters of a value of metadata."""
 
 
 def as_openai_error(answer: Response) -> Response:
@@ -261,21 +260,18 @@ class _Run(NamedTuple):
     form: AnswerForm | None = None
     is_stateless: bool = False
     """Whether the client's next request begins another entity, with this conversation as its history."""
+    has_begun: bool = False
+    """Whether an answer to an earlier request had the beginning of the episode."""
 
     async def rest(self, call: HttpCall) -> Rest:
-        """Wait until the episode has ended, or waits for the client. Raises the error that ended it."""
-        entity_id, can_reply = self.work.entity_id, self.form is None  # a form has no place for other texts
-        pause = await rest(call, entity_id, self.work.result, self.tools, self.results, can_reply=can_reply)
-        if pause is None:
-            return Rest(())
-        shown = (item._replace(arguments=call.redact_for_token(item.arguments)) for item in pause.calls)
-        words = pause.text or await call.read(partial(read_last_words, call, entity_id))
-        used = await call.read(partial(measure, call, entity_id))
-        return Rest(tuple(shown), call.redact_for_token(words), used)
+        """Wait until the episode has ended, or waits for the client or for a person. Raises the error that ended it."""
+        # a form has no place for other texts
+        pause = await rest(call, self.work, self.tools, self.results, can_reply=self.form is None)
+        return Rest(()) if pause is None else await call.read(partial(_describe_pause, call, self.work, pause))
 
     async def end_if_stateless(self, call: HttpCall, rest: Rest) -> None:
         """End an entity that waits for a reply which no request can bring."""
-        if self.is_stateless and not rest.is_end and not rest.calls:
+        if self.is_stateless and not rest.is_end and not rest.calls and rest.wait is None:
             await hang_up(call, self.work)
 
     async def outcome(self, call: HttpCall) -> Outcome:
@@ -283,10 +279,18 @@ class _Run(NamedTuple):
         outcome = await call.read(partial(self.work.find_outcome, redacted=True))
         if outcome is None:
             raise EntityEnded(f"entity {self.work.entity_id} has no end of this episode")
-        if not self.results:
+        if not self.has_begun:
             return outcome
         used = await call.read(partial(measure, call, self.work.entity_id))  # the client had the rest with its calls
         return replace(outcome, subtree_usage=used)
+
+
+def _describe_pause(call: HttpCall, work: Work, pause: ClientPause) -> Rest:
+    """Return where an episode rests that waits for its client or for a person. Reads the loom."""
+    shown = (item._replace(arguments=call.redact_for_token(item.arguments)) for item in pause.calls)
+    words = pause.text or read_last_words(call, work.entity_id)
+    wait = describe_wait(call, work, pause.requests) if pause.requests else None
+    return Rest(tuple(shown), call.redact_for_token(words), measure(call, work.entity_id), wait)
 
 
 async def send_intent(call: HttpCall, entity: Entity, post: Callable[[], Awaitable[Work]]) -> _Run:
@@ -324,7 +328,7 @@ async def reply_to_entity(call: HttpCall, entity: Entity, chat_input: ChatInput)
         outputs.close()
         return None
     work = await call.read(partial(find_newest_work, call.runtime, entity))
-    return _Run(work, outputs, results={replied: chat_input.intent})
+    return _Run(work, outputs, results={replied: chat_input.intent}, has_begun=True)
 
 
 def _find_news(call: HttpCall, entity_id: str, history: Sequence[Past], *, is_whole: bool) -> list[Past]:
@@ -347,12 +351,6 @@ async def start_one_shot(call: HttpCall, cantrip: Cantrip, chat_input: ChatInput
     return run._replace(is_stateless=call.key is None)  # with a key the request may come again
 
 
-def _list_open_requests(call: HttpCall, entity_id: str) -> list[Request]:
-    """Return the open requests to people of an entity, and of those below it. Reads the loom."""
-    runtime = call.runtime
-    return [request for below in runtime.loom.subtree(entity_id) for request in runtime.requests(entity=below)]
-
-
 async def _leave(call: HttpCall, run: _Run) -> None:
     """Cancel an episode whose client has gone, unless its result can be retrieved later, or it waits for a person.
 
@@ -360,12 +358,12 @@ async def _leave(call: HttpCall, run: _Run) -> None:
     """
     if call.key is None and not (isinstance(call.body, models.ResponseBody) and call.body.background):
         with anyio.CancelScope(shield=True):
-            if not await call.read(lambda: _list_open_requests(call, run.work.entity_id)):
+            if not await call.read(run.work.requests):
                 await hang_up(call, run.work)
 
 
 async def find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
-    """Wait for an episode, or for its calls for the client; return None if the client hung up.
+    """Wait until an episode has ended, or waits for the client or a person; return None if the client hung up.
 
     Raises the error that ended it.
     """
@@ -388,7 +386,24 @@ async def continue_calls(call: HttpCall, target: _Target, chat_input: ChatInput,
         steering = f"round {make_round_key(chat_input.results)}"
         await entity.steer(chat_input.intent, key=steering, by=call.token.sender)
     work = await call.read(lambda: call.runtime.receipt(entity, key)) if key else entity.work
-    return _Run(work, outputs, tools, chat_input.results)
+    return _Run(work, outputs, tools, chat_input.results, has_begun=True)
+
+
+async def continue_wait(call: HttpCall, target: _Target, work_id: str, param: str) -> _Run:
+    """Follow work again that waited for a person in an earlier answer. Raises Problem 404."""
+
+    def look() -> tuple[Work, Mapping[str, Gate]]:
+        work = call.runtime.work(work_id)
+        if work is None or not call.sees(work.entity_id):
+            raise Problem(
+                404, "not_found", f"{param}: no call has the id {work_id!r} that an answer names", param=param
+            )
+        return work, dict(target.tools) or find_tools(call, work.entity_id)
+
+    work, tools = await call.read(look)
+    outputs = call.service.growth.subscribe(work.entity_id, snapshot=False)
+    await load(call, work.entity, target.cantrip if target.is_changed else None)
+    return _Run(work, outputs, tools, has_begun=True)
 
 
 @contextmanager
@@ -464,16 +479,11 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.ChatBody = call.body
     target = find_target(call, body)
-    cantrip, form = target.cantrip, target.form
+    form = target.form
     chat_input = parse_messages(call, body.messages, "messages")
     created = int(time.time())
     with reserve_stream(call, is_stream=body.stream) as stack:
-        if chat_input.results:
-            run = await continue_calls(call, target, chat_input, "messages")
-        elif cantrip is None:
-            run = await send_to_named(call, body.model, chat_input)
-        else:
-            run = await start_one_shot(call, cantrip, chat_input)
+        run = await run_chat(call, target, body.model, chat_input)
         run = run._replace(tools=target.tools or run.tools, form=form)
         id = f"chatcmpl-{name_run(run)}"
         if body.stream:
@@ -484,9 +494,20 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     if ended is None:
         return JsonAnswer(status=499)
     if isinstance(ended, Rest):
-        return JsonAnswer(chat_calls(id, body.model, created, ended))
+        return JsonAnswer(chat_rest(id, body.model, created, ended, form))
     shown = chat_completion(id, body.model, created, apply_form(form, ended), form)
     return JsonAnswer(call.redact_for_token(shown))
+
+
+async def run_chat(call: HttpCall, target: _Target, model: str, chat_input: ChatInput) -> _Run:
+    """Begin or continue the episode of a request with `messages`."""
+    if chat_input.results:
+        return await continue_calls(call, target, chat_input, "messages")
+    if chat_input.waits is not None:
+        return await continue_wait(call, target, chat_input.waits, "messages")
+    if target.cantrip is None:
+        return await send_to_named(call, model, chat_input)
+    return await start_one_shot(call, target.cantrip, chat_input)
 
 
 def name_run(run: _Run) -> str:
@@ -512,6 +533,8 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     with reserve_stream(call, is_stream=body.stream) as stack:
         if chat_input.results:
             run = await continue_calls(call, target, chat_input, "input")
+        elif chat_input.waits is not None:
+            run = await continue_wait(call, target, chat_input.waits, "input")
         else:
             run = await _continue(call, body, target, chat_input)
         run = run._replace(tools=target.tools or run.tools, form=form)
@@ -527,7 +550,7 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     if ended is None:
         return JsonAnswer(status=499)
     if isinstance(ended, Rest):
-        return JsonAnswer(response_calls(id, body.model, created, ended, body.previous_response_id, form))
+        return JsonAnswer(response_rest(id, body.model, created, ended, body.previous_response_id, form))
     outcome = apply_form(form, ended)
     shown = _build_response(id, body.model, created, outcome, body.previous_response_id, form)
     return JsonAnswer(call.redact_for_token(shown))
@@ -541,6 +564,8 @@ async def _continue(call: HttpCall, body: models.ResponseBody, target: _Target, 
         is_working = await call.read(lambda: work.state == "working")
         if is_working and (run := await reply_to_entity(call, work.entity, chat_input)) is not None:
             return run
+        if is_working and await call.read(lambda: bool(work.requests())):
+            return await continue_wait(call, target, work.id, "previous_response_id")
         post = partial(work.continue_with, intent, cantrip=cantrip, **given)
         if not await call.read(lambda: _sends(call, work)):
             return await start_run(call, post)
@@ -590,22 +615,14 @@ def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     calls = find_waiting_calls(call, work.entity_id)
     if calls:
         reached = Rest(calls, read_last_words(call, work.entity_id), measure(call, work.entity_id))
-        return dict(call.redact_for_token(response_calls(id, model, created, reached, previous)))
-    utterance = find_utterance(call.runtime, work.entity_id) if work.state == "working" else None
-    if utterance is not None:
-        reached = Rest((), utterance.text, measure(call, work.entity_id))
-        return dict(call.redact_for_token(response_calls(id, model, created, reached, previous)))
-    status = _STATUSES[work.state]
-    shown = response_object(id, model, created, status, [], previous=previous)
-    requests = _list_open_requests(call, work.entity_id) if status == "in_progress" else []
-    return {**shown, "metadata": _describe_wait(call, work.entity_id, requests)} if requests else shown
-
-
-def _describe_wait(call: HttpCall, entity_id: str, requests: Sequence[Request]) -> dict[str, str]:
-    """Return the metadata of a response that waits for a person: texts, as OpenAI's API has them."""
-    ids = ",".join(request.id for request in requests)[:MOST_METADATA]
-    link = {"link": f"{call.request.base_url}#/e/{entity_id}"} if call.service.page else {}
-    return {"waits_for": "a person", "requests": ids, **link}
+        return dict(call.redact_for_token(response_rest(id, model, created, reached, previous)))
+    requests = work.requests() if work.state == "working" else []
+    if requests:
+        utterance = next((request for request in requests if request.is_utterance), None)
+        pause = ClientPause(requests=requests) if utterance is None else ClientPause(text=utterance.text)
+        reached = _describe_pause(call, work, pause)
+        return dict(call.redact_for_token(response_rest(id, model, created, reached, previous)))
+    return response_object(id, model, created, _STATUSES[work.state], [], previous=previous)
 
 
 async def cancel_response(call: HttpCall) -> JsonAnswer:

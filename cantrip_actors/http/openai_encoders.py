@@ -7,6 +7,7 @@ from typing import Any, Final, Protocol
 
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool
 from cantrip_actors.http.episode_tools import CALL, Rest, ToolCallItem
+from cantrip_actors.http.person_waits import PersonWait
 from cantrip_actors.observe import Output
 from cantrip_actors.observe.segments import Piece, Segments
 from cantrip_actors.records.codec import dump_json
@@ -14,6 +15,8 @@ from cantrip_actors.terms.messages import NO_USAGE, Usage, as_text
 from cantrip_actors.terms.outcome import Outcome
 
 DONE: Final = b"data: [DONE]\n\n"
+WAIT: Final = "msg_wait_"
+"""How the id of a message begins that says what a person has to decide."""
 BETWEEN: Final = "\n\n"
 """The separator between two messages of one chat completion."""
 
@@ -88,12 +91,24 @@ def chat_completion(
     return _completion(id, model, created, message, finish_reason(outcome, form), outcome.subtree_usage)
 
 
-def chat_calls(id: str, model: str, created: int, rest: Rest) -> dict[str, Any]:
-    """Return the chat completion with calls that the client is to carry out, or with a text for its reply."""
-    message: dict[str, Any] = {"role": "assistant", "content": rest.words or None}
+def chat_rest(id: str, model: str, created: int, rest: Rest, form: AnswerForm | None) -> dict[str, Any]:
+    """Return the chat completion with calls that the client is to carry out, or with a text: one for its reply, or one
+    that says what a person has to decide. In place of a typed answer that is a refusal.
+    """
+    text = BETWEEN.join(rest.list_texts(is_typed=form is not None)) or None
+    is_refusal = form is not None and rest.wait is not None
+    message: dict[str, Any] = {"role": "assistant", "content": None if is_refusal else text}
+    if is_refusal:
+        message["refusal"] = text
     if rest.calls:
         message["tool_calls"] = list(map(_call, rest.calls))
-    return _completion(id, model, created, message, _get_reason(rest), rest.usage or NO_USAGE)
+    completion = _completion(id, model, created, message, _get_reason(rest), rest.usage or NO_USAGE)
+    return completion | get_metadata(rest)
+
+
+def get_metadata(rest: Rest) -> dict[str, Any]:
+    """Return the member of an answer that says, for programs, what a person has to decide."""
+    return {} if rest.wait is None else {"metadata": rest.wait.metadata}
 
 
 def _get_reason(rest: Rest) -> str:
@@ -107,7 +122,7 @@ def _call(item: ToolCallItem) -> dict[str, Any]:
 def _completion(
     id: str, model: str, created: int, message: dict[str, Any], reason: str, usage: Usage
 ) -> dict[str, Any]:
-    message["refusal"] = None
+    message.setdefault("refusal", None)
     choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
     return {
         "id": id,
@@ -147,12 +162,16 @@ class ChatEncoder:
             yield from self._piece(piece)
 
     def rest(self, rest: Rest) -> Iterator[bytes]:
-        """Yield the chunks of calls that the client is to carry out."""
-        if self.form is None:
-            for piece in self._segments.finish(rest.words):
+        """Yield the chunks of calls that the client is to carry out, or of a request to a person."""
+        for text in rest.list_texts(is_typed=self.form is not None):
+            if self.form is not None:
+                yield self._chunk({"refusal": text})
+                continue
+            for piece in self._segments.finish(text):
                 yield from self._piece(piece)
         for index, item in enumerate(rest.calls):
             yield self._chunk({"tool_calls": [{"index": index, **_call(item)}]})
+        self._frame |= get_metadata(rest)
         yield from self._finish(_get_reason(rest), rest.usage or NO_USAGE)
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
@@ -243,14 +262,20 @@ def call_items(calls: Iterable[ToolCallItem]) -> list[dict[str, Any]]:
     ]
 
 
-def response_calls(
+def response_rest(
     id: str, model: str, created: int, rest: Rest, previous: str | None = None, form: AnswerForm | None = None
 ) -> dict[str, Any]:
-    """Return the response with calls that the client is to carry out."""
-    said = [message_item(f"msg_{id}", rest.words)] if rest.words else []
-    items = [*said, *call_items(rest.calls)]
-    shown = response_object(id, model, created, "completed", items, previous=previous, form=form)
-    return shown | {"usage": response_usage(rest.usage or NO_USAGE)}
+    """Return the response with calls that the client is to carry out, or with texts as for a chat completion."""
+    items = [message_item(f"msg_{id}", rest.words)] if rest.words and form is None else []
+    items += [] if rest.wait is None else [wait_item(id, rest.wait, form)]
+    items += call_items(rest.calls)
+    shown = response_object(id, model, created, get_rest_status(rest), items, previous=previous, form=form)
+    return shown | {"usage": response_usage(rest.usage or NO_USAGE), **get_metadata(rest)}
+
+
+def get_rest_status(rest: Rest) -> str:
+    """Return the status of a response whose episode rests: one that waits for a person is retrieved again."""
+    return "completed" if rest.wait is None else "in_progress"
 
 
 def response_status(outcome: Outcome) -> str:
@@ -265,6 +290,12 @@ def response_status(outcome: Outcome) -> str:
 def message_item(id: str, text: str, status: str = "completed") -> dict[str, Any]:
     """Return a message of a response."""
     return {"id": id, "type": "message", "role": "assistant", "status": status, "content": [text_part(text)]}
+
+
+def wait_item(id: str, wait: PersonWait, form: AnswerForm | None) -> dict[str, Any]:
+    """Return the message of a response that says what a person has to decide; a refusal in place of a typed answer."""
+    part = text_part(wait.text) if form is None else {"type": "refusal", "refusal": wait.text}
+    return {**message_item(f"{WAIT}{id}", ""), "content": [part]}
 
 
 def answer_item(id: str, text: str, form: AnswerForm | None) -> dict[str, Any]:
@@ -311,14 +342,19 @@ class ResponseEncoder:
             yield from self._piece(piece)
 
     def rest(self, rest: Rest) -> Iterator[bytes]:
-        """Yield the events of calls that the client is to carry out."""
+        """Yield the events of calls that the client is to carry out, or of a request to a person.
+
+        The last event is the one after which clients read a response, also if its status says that it waits.
+        """
         if self.form is None:
             for piece in self._segments.finish(rest.words):
                 yield from self._piece(piece)
+        if rest.wait is not None:
+            yield from self._say_wait(wait_item(self._id, rest.wait, self.form))
         for item in call_items(rest.calls):
             yield from self._call_tool(item)
-        response = self._response("completed") | {"usage": response_usage(rest.usage or NO_USAGE)}
-        yield self._event("response.completed", response=response)
+        more = {"usage": response_usage(rest.usage or NO_USAGE), **get_metadata(rest)}
+        yield self._event("response.completed", response=self._response(get_rest_status(rest)) | more)
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
@@ -362,6 +398,21 @@ class ResponseEncoder:
                 yield self._event("response.output_text.done", **where, text=piece.text, logprobs=[])
                 yield self._event("response.content_part.done", **where, part=text_part(piece.text))
                 yield self._event("response.output_item.done", output_index=at, item=item)
+
+    def _say_wait(self, item: dict[str, Any]) -> Iterator[bytes]:
+        at, (part,) = len(self._output), item["content"]
+        where = {"item_id": item["id"], "output_index": at, "content_index": 0}
+        field = "text" if self.form is None else "refusal"
+        kind, text = f"response.{part['type']}", part[field]
+        more: dict[str, Any] = {"logprobs": []} if self.form is None else {}
+        begun = {**item, "status": "in_progress", "content": []}
+        yield self._event("response.output_item.added", output_index=at, item=begun)
+        yield self._event("response.content_part.added", **where, part={**part, field: ""})
+        yield self._event(f"{kind}.delta", **where, delta=text, **more)
+        yield self._event(f"{kind}.done", **where, **{field: text}, **more)
+        yield self._event("response.content_part.done", **where, part=part)
+        self._output.append(item)
+        yield self._event("response.output_item.done", output_index=at, item=item)
 
     def _call_tool(self, item: dict[str, Any]) -> Iterator[bytes]:
         at = len(self._output)

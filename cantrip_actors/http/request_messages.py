@@ -16,6 +16,7 @@ from cantrip_actors.http.calls import HttpCall
 from cantrip_actors.http.client_rounds import Results
 from cantrip_actors.http.episode_tools import CALL
 from cantrip_actors.http.files import data_of, file_of, image_of
+from cantrip_actors.http.person_waits import find_wait
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.terms.image import split_message
 
@@ -47,12 +48,13 @@ class ChatInput(NamedTuple):
     """The input of an entity: the last message of the user as its intent, and all other messages as its history.
 
     With `results`, of calls that the client has carried out, an entity continues instead; the intent, if there is one,
-    is a message for it.
+    is a message for it. With `waits`, the id of work that waited for a person, the request asks for its answer.
     """
 
     intent: Any
     history: Sequence[Past] = ()
     results: Results = MappingProxyType({})
+    waits: str | None = None
 
 
 def parse_messages(
@@ -70,12 +72,38 @@ def parse_messages(
     if call.service.system_messages == "refuse" and any(message.role == "system" for message in request):
         text = "this service refuses system messages: cantrips have their own"
         raise Problem(400, "unsupported_value", text, param=param)
+    request, waits = _leave_out_waits(request)
+    if waits is not None:
+        return ChatInput(None, waits=waits)
     reply = 1 + max((number for number, message in enumerate(request) if message.role == "assistant"), default=-1)
     results = _read_results(request[reply:], param)
     if results:
         news = [past for past in _read_history(request[reply:]) if past["role"] in ("user", "system")]
         return ChatInput([part for past in news for part in _list_parts(past)] or None, results=results)
     return _find_intent(request, param)
+
+
+def _leave_out_waits(request: list[_RequestMessage]) -> tuple[list[_RequestMessage], str | None]:
+    """Return the messages without answers that said what a person has to decide, and the messages after them, which
+    asked again; and the id of the work of the last one, if the request asks again.
+    """
+    left: list[_RequestMessage] = []
+    waits: str | None = None
+    for message in request:
+        work_id = find_wait(_get_text(message)) if message.role == "assistant" else None
+        if message.role == "system" or (work_id is None and (waits is None or message.role != "user")):
+            left.append(message)
+        if message.role == "assistant":
+            waits = work_id
+    return left, waits
+
+
+def _get_text(message: _RequestMessage) -> str:
+    """Return the text of an answer, or that in its place."""
+    content = message.fields.get("content")
+    parts = content if isinstance(content, list) else [{"text": content}, message.fields]
+    texts = [part.get("text") or part.get("refusal") for part in parts if isinstance(part, dict)]
+    return "".join(text for text in texts if isinstance(text, str))
 
 
 class _RequestMessage(NamedTuple):

@@ -15,6 +15,7 @@ from cantrip_actors import Cantrip, EntityEvent, RequestFeed, Runtime
 from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.limits import Limiter, ServiceLimits
 from cantrip_actors.http.logins import Logins
+from cantrip_actors.http.request_watch import RequestWatch
 from cantrip_actors.http.supervision import Supervision
 from cantrip_actors.http.token import Token
 from cantrip_actors.http.tokens import Tokens
@@ -72,6 +73,7 @@ class Service:
         """For readers that get whole texts."""
         self.growth: Upserts
         """For readers that get only what is new."""
+        self.requests: RequestWatch
         self.is_ending = False
         """True once the event streams are ending."""
         self.has_no_readers = anyio.Event()
@@ -124,6 +126,7 @@ class Service:
             stack.callback(self.runtime.watch(publish))
             async with anyio.create_task_group() as tasks:
                 self._tasks, self.is_open = tasks, True
+                self.requests = RequestWatch(self.runtime, tasks.start_soon)
                 stack.callback(setattr, self, "is_open", False)
                 yield
                 tasks.cancel_scope.cancel()

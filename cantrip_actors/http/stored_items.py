@@ -13,7 +13,8 @@ from cantrip_actors import Work
 from cantrip_actors.http.calls import HttpCall
 from cantrip_actors.http.client_rounds import read_last_words
 from cantrip_actors.http.episode_tools import CALL, find_utterance_of, list_intents, split_client_id
-from cantrip_actors.http.openai_encoders import answer_text
+from cantrip_actors.http.openai_encoders import WAIT, answer_text
+from cantrip_actors.http.person_waits import name_wait
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.request_messages import ID
 
@@ -88,6 +89,9 @@ def _find_item(call: HttpCall, where: str, id: str, texts: set[str]) -> Iterator
         tool_call = next(tool_call for tool_call in utterance.tool_calls if tool_call.id == call_id)
         name = f"{CALL}{entity_id}.{call_id}"
         yield {"type": "function_call", "call_id": name, "name": tool_call.gate, "arguments": tool_call.arguments}
+        return
+    if id.startswith(WAIT):
+        yield _make_message(name_wait(_find_work(call, where, id.removeprefix(WAIT))))
         return
     work = _find_work(call, where, id.partition("_")[2])
     if work.id not in texts:

@@ -167,9 +167,7 @@ class ToolWork:
 
     def requests(self) -> list[Request]:
         """Return the open requests to people of the entity and of those below it."""
-        runtime = self._runtime
-        found = [one for below in runtime.loom.subtree(self.work.entity_id) for one in runtime.requests(entity=below)]
-        return sorted((one for one in found if one.kind != "deferred"), key=lambda request: request.asked_at)
+        return self.work.requests()
 
     def concerns(self, request: Request) -> bool:
         """Return whether a request to a person is of this entity, or of one below it."""

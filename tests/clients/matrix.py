@@ -33,6 +33,7 @@ OF_APIS: Final = {
     "own form": "typed answer, as `done` has it",
     "any form": "typed answer of any form",
     "client tools": "the client's tools",
+    "people": "waits for a person",
     "models": "models",
     "tokens": "counting tokens",
 }

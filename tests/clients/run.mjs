@@ -35,6 +35,14 @@ const Rhyme = z.object({ lines: z.array(z.string()) });
 const rose = { lines: ["A rose", "is a rose"] };
 const City = z.object({ city: z.string() });
 
+/** Decide, as a person, the request that the text of an answer names. */
+const allow = async text => {
+  const [, request] = /`cantrip requests (\S+)`/.exec(text);
+  const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+  const answer = await fetch(`${url}/api/v1/requests/${request}`, { method: "POST", headers, body: '{"decision": "allow"}' });
+  assert.ok(answer.ok);
+};
+
 // openai
 
 const openai = new OpenAI({ baseURL: v1, apiKey: token, maxRetries: 0 });
@@ -58,6 +66,13 @@ trial("openai (JS)", "conversation", async () => {
   const first = await openai.responses.create({ model: "assistant", input: "one" });
   const next = { model: "assistant", input: "recall", previous_response_id: first.id };
   assert.match((await openai.responses.create(next)).output_text, /you said: one/);
+});
+
+trial("openai (JS)", "people", async () => {
+  const waits = await openai.responses.stream({ model: "assistant", input: "pay 3" }).finalResponse();
+  await allow(waits.output_text);
+  const input = [{ role: "user", content: "pay 3" }, ...waits.output, { role: "user", content: "continue" }];
+  assert.equal((await openai.responses.create({ model: "assistant", input })).output_text, "It said: paid 3");
 });
 
 trial("openai (JS)", "pictures", async () => {
@@ -118,6 +133,14 @@ trial("anthropic (JS)", "stream", async () => {
   const message = await anthropic.beta.messages.stream(asked).finalMessage();
   assert.match(message.content.at(-1).text, /^you said: /);
   assert.equal(message.usage.output_tokens, 3);
+});
+
+trial("anthropic (JS)", "people", async () => {
+  const messages = [{ role: "user", content: "pay 3" }];
+  const waits = await anthropic.messages.create({ ...prompt, messages });
+  await allow(waits.content.at(-1).text);
+  messages.push({ role: "assistant", content: waits.content }, { role: "user", content: "continue" });
+  assert.equal((await anthropic.messages.create({ ...prompt, messages })).content[0].text, "It said: paid 3");
 });
 
 trial("anthropic (JS)", "own form", async () => {
@@ -207,6 +230,18 @@ trial("AI SDK", "client tools", async () => {
     assert.equal((await streamText(parallel).steps).at(-1).text, "It said: 3");
     const typed = { ...asked, output: Output.object({ schema: Rhyme }) };
     assert.deepEqual((await generateText(typed)).output, rose);
+  }
+});
+
+trial("AI SDK", "people", async () => {
+  for (const model of both("assistant")) {
+    for (const say of [generateText, streamText]) {
+      const asked = [{ role: "user", content: "pay 3" }];
+      const waits = await say({ model, messages: asked, maxRetries: 0 });
+      await allow(await waits.text);
+      const messages = [...asked, ...(await waits.response).messages, { role: "user", content: "continue" }];
+      assert.equal((await generateText({ model, messages, maxRetries: 0 })).text, "It said: paid 3");
+    }
   }
 });
 

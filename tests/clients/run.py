@@ -7,9 +7,11 @@ with an exception. A line of JSON says how each went.
 import asyncio
 import json
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
+from urllib.request import Request, urlopen
 
 import anthropic
 import instructor
@@ -85,6 +87,15 @@ def catch(kind: type[Exception], work: Callable[[], Any]) -> Exception:
     raise AssertionError(f"no {kind.__name__} was raised")
 
 
+def allow(text: Any) -> None:
+    """Decide, as a person, the request that the text of an answer names."""
+    request = re.findall(r"`cantrip requests (\S+)`", str(text))[0]
+    headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
+    address, body = f"{URL}/api/v1/requests/{request}", b'{"decision": "allow"}'
+    with urlopen(Request(address, body, headers)) as answer:
+        answer.read()
+
+
 # openai
 
 OPENAI = openai.OpenAI(base_url=V1, api_key=TOKEN, max_retries=0)
@@ -155,6 +166,27 @@ def openai_client_tools() -> None:
         model="assistant", messages=[*asked, message.model_dump(exclude_none=True), result], tools=[tool]
     )
     same(chat.choices[0].message.content, "It said: 3")
+
+
+@trial("openai (Python)", "people")
+def openai_people() -> None:
+    asked: list[Any] = [{"role": "user", "content": "pay 3"}]
+    waits = OPENAI.chat.completions.create(model="assistant", messages=asked).choices[0].message.content
+    allow(waits)
+    asked += [{"role": "assistant", "content": waits}, {"role": "user", "content": "continue"}]
+    with OPENAI.chat.completions.stream(model="assistant", messages=asked) as stream:
+        same(stream.get_final_completion().choices[0].message.content, "It said: paid 3")
+    with OPENAI.responses.stream(model="assistant", input="pay 3") as events:
+        response: Any = events.get_final_response()
+    allow(response.output_text)
+    while response.status == "in_progress":
+        response = OPENAI.responses.retrieve(response.id)
+    same(response.output_text, "It said: paid 3")
+    refused = OPENAI.chat.completions.parse(
+        model="assistant", messages=[{"role": "user", "content": "pay 3"}], response_format=Invoice
+    )
+    assert refused.choices[0].message.parsed is None
+    assert str(refused.choices[0].message.refusal).startswith("This call waits for a person")
 
 
 @trial("openai (Python)", "models")
@@ -250,6 +282,17 @@ def anthropic_client_tools() -> None:
             same(text_of(stream.get_final_message()), "It said: 20")
 
 
+@trial("anthropic (Python)", "people")
+def anthropic_people() -> None:
+    asked: list[Any] = [{"role": "user", "content": "pay 3"}]
+    with ANTHROPIC.messages.stream(model="assistant", max_tokens=100, messages=asked) as stream:
+        waits = stream.get_final_message()
+    allow(text_of(waits))
+    asked += [{"role": "assistant", "content": waits.content}, {"role": "user", "content": "continue"}]
+    answer = ANTHROPIC.messages.create(model="assistant", max_tokens=100, messages=asked)
+    same(text_of(answer), "It said: paid 3")
+
+
 @trial("anthropic (Python)", "models")
 def anthropic_models() -> None:
     assert {model.id for model in ANTHROPIC.models.list(limit=100)} >= {"assistant", "invoice"}
@@ -324,6 +367,18 @@ def pydantic_client_tools() -> None:
         for output_type in (ToolOutput(Rhyme), NativeOutput(Rhyme), PromptedOutput(Rhyme)):
             typed = PydanticAgent(model, tools=[temperature], output_type=output_type)  # type: ignore[arg-type]
             same(typed.run_sync("call temperature Oslo").output, ROSE)
+
+
+@trial("pydantic-ai", "people")
+def pydantic_people() -> None:
+    for model in (CHAT, RESPONSES):
+        agent = PydanticAgent(model)
+        waits = agent.run_sync("pay 3")
+        allow(waits.output)
+        same(agent.run_sync("continue", message_history=waits.all_messages()).output, "It said: paid 3")
+        waits = agent.run_sync("pay 3", event_stream_handler=read_events)
+        allow(waits.output)
+        same(agent.run_sync("continue", message_history=waits.all_messages()).output, "It said: paid 3")
 
 
 # instructor
@@ -403,6 +458,20 @@ def langchain_client_tools() -> None:
         same([(call["name"], call["args"]) for call in streamed.tool_calls], [("temperature", {"city": "Oslo"})])
 
 
+@trial("LangChain", "people")
+def langchain_people() -> None:
+    for more in ({}, {"use_responses_api": True}):
+        model = langchain("assistant", **more)
+        waits = model.invoke("pay 3")
+        allow(waits.text)
+        same(model.invoke([HumanMessage("pay 3"), waits, HumanMessage("continue")]).text, "It said: paid 3")
+        streamed: Any = None
+        for chunk in model.stream("pay 3"):
+            streamed = chunk if streamed is None else streamed + chunk
+        allow(streamed.text)
+        same(model.invoke([HumanMessage("pay 3"), streamed, HumanMessage("continue")]).text, "It said: paid 3")
+
+
 # OpenAI Agents SDK
 
 set_tracing_disabled(True)
@@ -453,6 +522,16 @@ def agents_client_tools() -> None:
         same(asyncio.run(stream_agent(agent, "call temperature Oslo Rome")), "It said: 20")
         typed = agent_of("assistant", kind, tools=tools, output_type=Rhyme)
         same(Runner.run_sync(typed, "call temperature Oslo").final_output, ROSE)
+
+
+@trial("Agents SDK", "people")
+def agents_people() -> None:
+    for kind in AGENT_MODELS:
+        waits = Runner.run_sync(agent_of("assistant", kind), "pay 3")
+        allow(waits.final_output)
+        asked = [*waits.to_input_list(), {"role": "user", "content": "continue"}]
+        same(Runner.run_sync(agent_of("assistant", kind), asked).final_output, "It said: paid 3")
+        assert "waits for a person" in asyncio.run(stream_agent(agent_of("assistant", kind), "pay 3"))
 
 
 def main() -> None:

@@ -336,3 +336,18 @@ class TestCrashes:
         assert (len(report.trials), entities) == (100, 100)
         assert models.answers.total() <= 100 + 8 * 5
         assert report.cost == pytest.approx(100 * COST)
+
+
+@pytest.mark.rule("Y-52")
+class TestBlocking:
+    @pytest.mark.parametrize("backend", ["asyncio", "trio"])
+    def test_synchronous_code_evaluates_and_reads_the_report_again(self, backend: str) -> None:
+        models = Models(judgement={"score": 0.5, "reason": "half"})
+        scorers = [exact(), models.judge]
+        with Runtime.blocking(backend=backend) as runtime:
+            report = runtime.run(evaluate, models.cantrip, make_cases(3), scorers=scorers, repeat=2, name="a")
+            assert runtime.run(read_report, "a", make_cases(3), scorers=scorers, repeat=2) == report
+            with pytest.raises(ValueError, match="budget"):
+                runtime.run(evaluate, models.cantrip, make_cases(3), budget=-1)
+        assert len(report.trials) == 6
+        assert report.judging_cost == pytest.approx(6 * COST)

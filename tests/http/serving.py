@@ -26,6 +26,7 @@ from cantrip_actors.wards import max_turns
 from tests.forked import COMMAND, Forked
 
 ADMIN = "admin-token"
+IN_PROCESS = "http://localhost"
 DISPATCHING = make_extension(None)
 """What `cantrip serve` offers of dispatches without a folder of them."""
 ROOT = Path(__file__).parent.parent.parent
@@ -93,6 +94,8 @@ class Served:
     client: httpx.AsyncClient
     first: Any = None
     """What `first` returned, which had the runtime before it was served."""
+    app: Any = None
+    """The application, if it is served in this process."""
 
     async def ask(self, method: str, path: str, expect: int | None = None, **more: Any) -> httpx.Response:
         answered = await self.client.request(method, path if path.startswith("/") else f"/api/v1/{path}", **more)
@@ -241,6 +244,22 @@ async def served(
                 finally:
                     service.end_streams()
                     stop.set()
+
+
+@asynccontextmanager
+async def in_process(cantrips: Iterable[Cantrip], *tokens: Token, **settings: Any) -> AsyncIterator[Served]:
+    """Serve without a socket, in virtual time: the client calls the application. Streams come whole."""
+    cantrips = [*cantrips]
+    limits = ServiceLimits(rate=10_000, burst=10_000)
+    async with Runtime.open("memory:", cantrips=cantrips) as runtime:
+        known = Tokens([token("admin", *SCOPES), *tokens])
+        service = Service(runtime, cantrips, tokens=known, limits=limits, **settings)
+        async with service.open():
+            application = make_app(service)
+            transport = httpx.ASGITransport(app=application)
+            headers = {"authorization": f"Bearer {ADMIN}"}
+            async with httpx.AsyncClient(transport=transport, base_url=IN_PROCESS, headers=headers) as client:
+                yield Served(service, runtime, IN_PROCESS, client, app=application)
 
 
 @dataclass

@@ -239,6 +239,21 @@ def test_blocking_code_posts_and_reads_receipts(backend: str) -> None:
             runtime.receipt("x", "unknown")
 
 
+@pytest.mark.rule("Y-52")
+def test_blocking_code_calls_an_async_function_that_takes_a_runtime() -> None:
+    async def cast_twice(runtime: Runtime, intent: str, *, result: str) -> list[str]:
+        spoken = cantrip(scripted([done(result), done(result)]))
+        return [(await runtime.cast(spoken, intent)).result for _ in range(2)]
+
+    with Runtime.blocking() as runtime:
+        assert runtime.run(cast_twice, "go", result="gone") == ["gone", "gone"]
+        tenant = runtime.tenant("acme")
+        tenant.run(cast_twice, "go", result="gone")
+        assert len(tenant.loom.entities()) == 2
+    with pytest.raises(RuntimeClosed):
+        runtime.run(cast_twice, "go", result="gone")
+
+
 @pytest.mark.rule("C-19")
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_blocking_code_withdraws_and_cancels(backend: str) -> None:

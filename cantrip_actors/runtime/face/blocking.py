@@ -442,6 +442,7 @@ class BlockingWork(_Blocking[Work[Answer_co]], Generic[Answer_co]):
     is_known: _Value[bool] = _Value()
     takes_more: _Value[bool] = _Value()
     find_outcome = _call_in_loop(Work.find_outcome)
+    requests = _call_in_loop(Work.requests)
     check = _call_in_loop(Work.check)
     result = _call_blocking(Work[Answer_co].result)
     episode = _call_blocking(Work[Answer_co].episode)
@@ -654,6 +655,14 @@ class BlockingRuntime(_Blocking[Runtime]):
     work = _wrap_result(_wrap_work, Runtime.work)
     get_work = _wrap_result(_wrap_known_work, Runtime.get_work)
     receipt = _wrap_result(BlockingWork, Runtime.receipt)
+
+    def run(self, function: Callable[Concatenate[Runtime, P], Awaitable[T]], /, *args: P.args, **named: P.kwargs) -> T:
+        """Call an async function of a runtime with this one, and wait for its result: `runtime.run(evaluate, cantrip,
+        cases)` is `await evaluate(runtime, cantrip, cases)`. The function runs in the event loop of the runtime.
+
+        Raises RuntimeClosed, and as the function.
+        """
+        return self._portal.call(partial(function, self._inner, *args, **named))
 
     def events(
         self,

@@ -18,6 +18,7 @@ from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.face.episode import Episode, make_episode
 from cantrip_actors.runtime.face.run import BEGINNING, RunEvents
+from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import check, check_name, check_texts, is_finite
@@ -127,6 +128,16 @@ class Work(Generic[Answer_co]):
         if outcome is None and loom.is_over(self.entity_id) and self.state != "withdrawn":
             outcome = find_outcome(records, loom.usage_below(self.entity_id))
         return outcome
+
+    def requests(self) -> list[Request]:
+        """Return the requests for which its entity, and those below it, wait for a person, the oldest first.
+
+        Deferred calls are not among them, because a program delivers their results. It reads the loom in the calling
+        thread: see `Runtime.read`.
+        """
+        subtree, open_of = self._make_loom().subtree(self.entity_id), self._tree.requests.open_of
+        requests = (request for entity_id in subtree for request in open_of(entity_id))
+        return sorted((one for one in requests if one.kind != "deferred"), key=lambda request: request.asked_at)
 
     def _make_loom(self) -> Loom:
         return make_checked(self._tree.loom)

@@ -1,0 +1,1 @@
+"""An agent that pays for people, and the service in which it works."""
