@@ -25,6 +25,7 @@ from cantrip_actors.machine.life import (
 )
 from cantrip_actors.runtime.entity.cell import Cell
 from supervisors import ActorRef
+from supervisors.ref import identify
 
 LOOK: Final = object()
 """The message that has the registry actor look for trees to unload."""
@@ -54,7 +55,33 @@ class LoadedCells:
         """For each root entity, the token of the lease under which this process runs its tree."""
         self.quarantined: set[str] = set()
         """The entities that this process found in quarantine, until it loads them."""
+        self._is_cleaned_up = False
+        """Whether an actor cleans up after the cells that end."""
         self._news: anyio.Event | None = None
+
+    def begin_cleaning_up(self) -> None:
+        """Leave it to the registry actor to notify those that wait for the end of a cell, when it has cleaned up."""
+        self._is_cleaned_up = True
+
+    def stop_cleaning_up(self) -> None:
+        """Notify those that wait for the end of a cell as soon as its actor has ended.
+
+        The registry actor stops before the entities do, and their ends wait for each other.
+        """
+        self._is_cleaned_up = False
+        for cell in [*self.leaving.values(), *self._cells.values()]:
+            self._end_with_actor(cell)
+
+    def _end_with_actor(self, cell: Cell) -> None:
+        def end(*_: object) -> None:
+            if not self._is_cleaned_up:
+                cell.end()
+
+        actor = identify(cell.actor)
+        if actor.outcome is not None:
+            end()
+        else:
+            actor.watch(self, end, final=True)
 
     def add(self, cell: Cell) -> None:
         """Add a cell that is about to be started."""
@@ -64,6 +91,8 @@ class LoadedCells:
             self._names[name] = cell.entity_id
         if cell.parent is not None:
             self._below.setdefault(cell.parent.entity_id, []).append(cell.entity_id)
+        if not self._is_cleaned_up:
+            self._end_with_actor(cell)
 
     def remove(self, cell: Cell) -> None:
         """Remove a cell that has ended, could not be started, or is leaving."""
