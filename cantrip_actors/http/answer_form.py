@@ -128,22 +128,26 @@ class _Part:
         return isinstance(value, Mapping) and all(name in value for name in self.expand().get("required", ()))
 
 
-class _TooLarge(Exception):
-    """A schema needs more comparisons than are made."""
+class _TooLarge(ValueError):
+    """A schema needs more comparisons than are made, for example because it refers to itself."""
 
 
 def _resolve(node: Any, root: Any) -> Any:
     """Return a part of a schema with the target of its reference in its place; what is beside the reference stays."""
     for _ in range(DEEPEST):
-        reference = node.get("$ref") if isinstance(node, Mapping) else None
-        if not isinstance(reference, str):
+        if not isinstance(node, Mapping) or not isinstance(node.get("$ref"), str):
             return node
-        target: Any = root
-        for name in reference.removeprefix("#").split("/")[1:]:
-            target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+        target = _find_target(node["$ref"], root)
         beside = {name: value for name, value in node.items() if name != "$ref"}
         node = {**target, **beside} if isinstance(target, Mapping) else target is True  # nothing fits a missing target
     raise _TooLarge
+
+
+def _find_target(reference: str, root: Any) -> Any:
+    target: Any = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+    return target
 
 
 def _get_reference(node: Any) -> str:
@@ -313,6 +317,24 @@ def make_form(schema: Mapping[str, Any], tool: ClientTool | None = None) -> Answ
     """Return the form of answers that are held to a client's schema themselves."""
     part = _Part(schema, schema)
     return AnswerForm(part, part, None, tool)
+
+
+def is_endless(schema: Any) -> bool:
+    """Return whether a reference of a schema leads to itself, so that no value could be compared with it."""
+    todo: list[Any] = [schema]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Mapping):
+            todo += node.values()
+            for _ in range(DEEPEST):
+                if not (reference := _get_reference(node)):
+                    break
+                node = _find_target(reference, schema)
+            else:
+                return True
+        elif isinstance(node, list):
+            todo += node
+    return False
 
 
 def _list_own_forms(whole: _Part) -> Iterator[tuple[_Part, str | None]]:

@@ -100,6 +100,27 @@ class TestAnswers:
         async with Runtime.open("memory:") as runtime:
             assert (await runtime.cast(family(parent, slow_helper, nap), "go")).result == ["answer:\nLOOK"]
 
+    async def test_the_rest_of_a_long_answer_is_read_by_the_id_of_the_child(self) -> None:
+        long = f"BEGIN{'0' * 300_000}END"
+
+        async def report(_: Sequence[Any]) -> Answer:
+            return done(long)
+
+        def read_rest(context: Sequence[Any]) -> Answer:
+            (answer,) = (message.content for message in context if (message.content or "").startswith("[child "))
+            note = answer[answer.index("recall returns them: ") + 21 :].partition("]")[0]
+            call, begin, _ = (part.partition("=")[2].strip('"') for part in note.split(", "))
+            return say("recall", call=call, **{"from": int(begin), "to": int(begin) + 9})
+
+        def compare(context: Sequence[Any]) -> Answer:
+            return done(read_results(context, "recall")[0])
+
+        parent = play(start("look"), done("begun"), read_rest, compare)
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(family(parent, report, "recall"), "go", name="n")
+            await anyio.sleep(30)
+            assert runtime.loom.outcome(entity.id).result == "000000000"
+
     async def test_a_child_that_fails_is_an_answer_too(self) -> None:
         async def fail(_: Sequence[Any]) -> Answer:
             raise RuntimeError("no luck")

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.real_time, needs_browser]
 
 PAGES = 200
 EPISODES = 100 if FULL else 6
-CALLS = 20 if FULL else 3
+CALLS = 10 if FULL else 3
 """Pages that one episode opens."""
 AT_ONCE = 3
 OWN = 0.120
