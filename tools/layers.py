@@ -83,8 +83,7 @@ ROWS: dict[str, Row] = {
         f"{COMMON} click httpx rich typer yaml starlette",
     ),
     "cantrip_actors.http": _row(
-        "terms user_code own_files redact records machine stream loom runtime observe mcp_server cantrip_actors"
-        " supervisors",
+        "terms user_code own_files redact records stream loom runtime observe mcp_server cantrip_actors supervisors",
         f"{COMMON} httpx hypercorn jwt mcp starlette",
     ),
     "cantrip_actors.acp": _row(

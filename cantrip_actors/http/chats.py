@@ -291,6 +291,7 @@ async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: b
             if replied is not None:
                 return _make_message(await _get_newest_intent(call, entity), replied)
         if regenerates:
+            await runtime.check_allowance(by=token.sender)  # before anything is taken back
             await entity.undo(by=token.sender)
             key = call.key
         return ChatMessage(await entity.post(intent.said, key=key, by=token.sender))

@@ -34,12 +34,6 @@ from cantrip_actors.http.episode_tools import (
     split_client_id,
 )
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.machine.project import (
-    find_call_result,
-    find_newest_key,
-    find_newest_utterance,
-    measure_round,
-)
 from cantrip_actors.runtime.people.utterances import talks
 from cantrip_actors.terms.messages import as_text
 
@@ -133,7 +127,9 @@ def _list_waiting(call: HttpCall, entity_id: str, tools: Mapping[str, Gate]) -> 
 
 def _list_calls(call: HttpCall, waiting: list[Request], tools: Mapping[str, Gate]) -> tuple[ToolCallItem, ...]:
     loom = call.runtime.loom
-    return tuple(item for request in waiting for item in list_calls(request, loom.records(request.entity or ""), tools))
+    return tuple(
+        item for request in waiting for item in list_calls(request, loom.newest_round(request.entity or ""), tools)
+    )
 
 
 def _name_call(request: Request) -> str:
@@ -173,13 +169,13 @@ def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity,
     for id, result in results.items():
         entity_id, call_id = split_client_id(id) or ("", "")
         is_ours = bool(entity_id) and loom.has(entity_id) and call.sees(entity_id)
-        result_record = find_call_result(loom.records(entity_id), call_id) if is_ours else True
-        if result_record is True:
+        made = loom.find_call(entity_id, call_id) if is_ours else None
+        if made is None:
             text = (
                 f"{param}: no call has the id {id!r}: send the results of the calls of the answer before, as they are"
             )
             raise Problem(400, "unknown-call", text, param=param)
-        if result_record is not False and as_text(result_record.result) != _show(result):
+        if made.result is not None and as_text(made.result.result) != _show(result):
             text = f"{param}: the call {id!r} has a result already, or its episode has ended: the first one counts"
             raise Problem(409, "already-decided", text, param=param)
         entities.add(loom.ancestry(entity_id)[-1])
@@ -194,7 +190,7 @@ def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity,
         raise Problem(
             400, "invalid", f"{param}: expected a result of each call, got none of {missing[0]!r}", param=param
         )
-    key = find_newest_key(loom.records(root)) if loom.header(root).lasting else None
+    key = loom.newest_round(root).key if loom.header(root).lasting else None
     return call.runtime.get_entity(root), key or ""
 
 
@@ -202,7 +198,8 @@ def _is_partial(call: HttpCall, results: Results) -> bool:
     """Return whether a result is of the answer whose calls wait now: a repeated request has those of an earlier one."""
     loom = call.runtime.loom
     pairs = [split_client_id(id) or ("", "") for id in results]
-    return any(find_call_result(loom.records(entity_id), call_id) is False for entity_id, call_id in pairs)
+    calls = (loom.find_call(*pair) for pair in pairs if loom.has(pair[0]))
+    return any(made is not None and made.result is None for made in calls)
 
 
 def make_round_key(results: Results) -> str:
@@ -224,10 +221,10 @@ async def load(call: HttpCall, entity: Entity, cantrip: Cantrip | None) -> None:
 
 def measure(call: HttpCall, entity_id: str) -> Usage:
     """Return the usage since the client's last results, or since the intent: each answer to a client has its own."""
-    return measure_round(call.runtime.loom.records(entity_id))
+    return call.runtime.loom.newest_round(entity_id).usage
 
 
 def read_last_words(call: HttpCall, entity_id: str) -> str | None:
     """Return the text beside the calls of an entity's newest answer."""
-    newest = find_newest_utterance(call.runtime.shown_loom.records(entity_id))
+    newest = call.runtime.shown_loom.newest_round(entity_id).utterance
     return None if newest is None else newest.content

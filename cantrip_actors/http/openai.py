@@ -37,13 +37,12 @@ from cantrip_actors.http.client_rounds import (
     read_last_words,
     rest,
 )
-from cantrip_actors.http.entities import begin_once, begin_work, find_cantrip, hang_up
+from cantrip_actors.http.entities import begin_once, begin_work, find_cantrip, hang_up, has_receipt
 from cantrip_actors.http.episode_tools import (
     Rest,
     add_tools,
     ask_for_form,
     check_schema,
-    collect_texts,
     get_function,
     read_tools,
 )
@@ -333,8 +332,11 @@ async def reply_to_entity(call: HttpCall, entity: Entity, chat_input: ChatInput)
 
 def _find_news(call: HttpCall, entity_id: str, history: Sequence[Past], *, is_whole: bool) -> list[Past]:
     """Return the messages of a history that an entity was not given before this request."""
-    records = call.runtime.loom.records(entity_id) if history else ()
-    return select_news(history, collect_texts(records, call.key), is_whole=is_whole)
+    if not history:
+        return []
+    repeated = call.key if call.key is not None and has_receipt(call, entity_id, call.key) else None
+    texts = call.service.given_texts.find(call.runtime.loom, entity_id, repeated)
+    return select_news(history, texts, is_whole=is_whole)
 
 
 async def start_run(call: HttpCall, begin: Callable[[], Awaitable[Work]]) -> _Run:

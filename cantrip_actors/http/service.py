@@ -13,6 +13,7 @@ from starlette.authentication import AuthenticationBackend
 
 from cantrip_actors import Cantrip, EntityEvent, RequestFeed, Runtime
 from cantrip_actors.http.feeds import Feed
+from cantrip_actors.http.given_texts import GivenTexts
 from cantrip_actors.http.limits import Limiter, ServiceLimits
 from cantrip_actors.http.logins import Logins
 from cantrip_actors.http.request_watch import RequestWatch
@@ -74,6 +75,7 @@ class Service:
         self.growth: Upserts
         """For readers that get only what is new."""
         self.requests: RequestWatch
+        self.given_texts = GivenTexts()
         self.is_ending = False
         """True once the event streams are ending."""
         self.has_no_readers = anyio.Event()
