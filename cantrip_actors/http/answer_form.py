@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 from cantrip_actors import Cantrip
 
@@ -138,12 +139,50 @@ def _resolve(node: Any, root: Any) -> Any:
         reference = node.get("$ref") if isinstance(node, Mapping) else None
         if not isinstance(reference, str):
             return node
-        target: Any = root
-        for name in reference.removeprefix("#").split("/")[1:]:
-            target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+        target = _find_target(reference, root)
         beside = {name: value for name, value in node.items() if name != "$ref"}
         node = {**target, **beside} if isinstance(target, Mapping) else target is True  # nothing fits a missing target
     raise _TooLarge
+
+
+def find_reference_fault(schema: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a reference of a client's schema, or None: each leads to another part of it."""
+    todo: list[Any] = [schema]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, Mapping):
+            todo += part.values()
+            reference = _get_reference(part)
+            if reference and not _leads_somewhere(part, schema):
+                return f"the reference {reference!r:.100} leads to no part of it"
+        elif isinstance(part, list | tuple):
+            todo += part
+    return None
+
+
+def _leads_somewhere(part: Any, root: Any) -> bool:
+    for _ in range(DEEPEST):
+        reference = _get_reference(part)
+        if not reference:
+            return isinstance(part, Mapping | bool)
+        if reference != "#" and not reference.startswith("#/"):
+            return False
+        part = _find_target(reference, root)
+    return False  # it leads to itself
+
+
+def _find_target(reference: str, root: Any) -> Any:
+    """Return the part of a schema to which a reference leads; None if there is none."""
+    target = root
+    for name in reference.removeprefix("#").split("/")[1:]:
+        key = unquote(name).replace("~1", "/").replace("~0", "~")
+        if isinstance(target, Mapping):
+            target = target.get(key)
+        elif isinstance(target, list | tuple) and key.isdecimal() and int(key) < len(target):
+            target = target[int(key)]
+        else:
+            return None
+    return target
 
 
 def _get_reference(node: Any) -> str:

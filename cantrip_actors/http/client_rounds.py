@@ -48,8 +48,29 @@ class ClientPause(NamedTuple):
     requests: Sequence[Request] = ()
 
 
-Results = Mapping[str, Any]
-"""The results of a client's request by the ids of their calls: texts, or lists of texts, images and files."""
+class ClientResult(NamedTuple):
+    """The result of a call that a client has carried out: a text, or a list of texts, images and files."""
+
+    content: Any
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text of the result, as the loom has it."""
+        texts = [self.content] if isinstance(self.content, str) else self.content
+        texts = [part for part in texts if isinstance(part, str)]
+        if self.is_error:
+            return "\n".join(texts) or "failed"
+        return self.content if isinstance(self.content, str) else as_text(texts)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `Runtime.deliver`; an error is a text."""
+        return {"error": self.text} if self.is_error else {"result": self.content}
+
+
+Results = Mapping[str, ClientResult]
+"""The results of a client's request by the ids of their calls."""
 
 
 async def rest(
@@ -96,9 +117,9 @@ async def _find_pause(
             ready = [request for request in waiting if _name_call(request) in results]
             for request in ready:
                 with suppress(AlreadyDecided):  # a repeated request delivers it, too
-                    result, who = results[_name_call(request)], call.token
+                    result, who = results[_name_call(request)].arguments, call.token
                     await call.runtime.deliver(
-                        request.id, result, by=who.name, door=who.sender, key=_name_call(request)
+                        request.id, **result, by=who.name, door=who.sender, key=_name_call(request)
                     )
             if ready:
                 continue
@@ -150,8 +171,8 @@ def find_waiting_calls(call: HttpCall, entity_id: str) -> tuple[ToolCallItem, ..
 
 
 def find_tools(call: HttpCall, entity_id: str) -> dict[str, Gate]:
-    """Return the tools that a client gave when the entity began: the gates that the offered cantrip does not have."""
-    header = call.runtime.loom.header(entity_id)
+    """Return the tools that a client gave an entity: the deferred gates that the offered cantrip does not have."""
+    header = call.runtime.loom.header_in_force(entity_id)
     gates, cantrip = header.circle["gates"], call.service.cantrips.get(header.cantrip_name or "")
     own = () if cantrip is None else [gate.name for gate in cantrip.circle.gates]
     names = [gate for gate in gates if gate["name"] not in own and gate.get("deferred")]
@@ -175,7 +196,7 @@ def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity,
                 f"{param}: no call has the id {id!r}: send the results of the calls of the answer before, as they are"
             )
             raise Problem(400, "unknown-call", text, param=param)
-        if made.result is not None and as_text(made.result.result) != _show(result):
+        if made.result is not None and as_text(made.result.result) != result.text:
             text = f"{param}: the call {id!r} has a result already, or its episode has ended: the first one counts"
             raise Problem(409, "already-decided", text, param=param)
         entities.add(loom.ancestry(entity_id)[-1])
@@ -205,10 +226,6 @@ def _is_partial(call: HttpCall, results: Results) -> bool:
 def make_round_key(results: Results) -> str:
     """Return a key of a client's results, which is the same if the client sends them again."""
     return blake2b(" ".join(sorted(results)).encode(), digest_size=8).hexdigest()
-
-
-def _show(result: Any) -> str:
-    return result if isinstance(result, str) else as_text([part for part in result if isinstance(part, str)])
 
 
 async def load(call: HttpCall, entity: Entity, cantrip: Cantrip | None) -> None:

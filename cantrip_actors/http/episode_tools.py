@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from cantrip_actors import Cantrip, Gate, InvalidCantrip, Request, Usage
+from cantrip_actors.http.answer_form import find_reference_fault
 from cantrip_actors.http.person_waits import PersonWait
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.loom import Round
@@ -116,7 +117,9 @@ def _read_tool(param: str, tool: Any) -> Gate:
 
 def check_schema(param: str, schema: Any) -> None:
     """Raise Problem 400 for a client's schema that is not one, or is too large to check."""
-    fault = find_excess(schema) or find_schema_fault(schema, foreign=True) if isinstance(schema, Mapping) else None
+    fault = None
+    if isinstance(schema, Mapping):
+        fault = find_excess(schema) or find_schema_fault(schema, foreign=True) or find_reference_fault(schema)
     if fault is not None or not isinstance(schema, Mapping):
         raise _refuse(param, f"expected a JSON Schema: {fault or f'got {schema!r}'}")
 
