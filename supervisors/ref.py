@@ -290,7 +290,9 @@ class ActorRef(Generic[A_co]):
     @overload
     def cast(self: ActorRef[AcceptsAnyCast], message: object) -> None: ...
     def cast(self, message: Any) -> None:
-        """Send a message for `handle_cast` without waiting. Messages to an actor that has ended become dead letters.
+        """Send a message for `handle_cast`, and return at once. Messages to an actor that has ended are dead letters.
+
+        (`Runtime.cast` of cantrip-actors is another thing: it waits for an episode.)
 
         Raises:
             MailboxFull: if its mailbox is bounded and full.

@@ -1,5 +1,6 @@
 """The site of the documentation: its navigation and what it is made of. `make site` builds it, in CI too."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,17 @@ def test_a_link_to_a_program_leads_to_a_page_with_its_source(root: Path, tmp_pat
 def test_the_file_of_a_block_is_its_title(root: Path, tmp_path: Path) -> None:
     site.copy_page(root, Path("docs/guide.md"), tmp_path / "into")
     assert '```python title="first.py"\nx = 1\n' in (tmp_path / "into" / "docs" / "guide.md").read_text()
+
+
+@pytest.mark.rule("L-03")
+def test_the_glossary_has_each_word_of_the_readme() -> None:
+    glossary = (site.ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    readme = (site.ROOT / "README.md").read_text(encoding="utf-8")
+    table = readme.partition("## Learn the words\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")] for line in table.splitlines() if line.startswith("|")][2:]
+    words = {word.strip() for row in rows for cell in (row[1], row[4]) for word in cell.split(",")}
+    explained = {
+        word.strip() for line in re.findall(r"^\| ([^|]+) \|", glossary, re.MULTILINE) for word in line.split(",")
+    }
+    assert words
+    assert words <= explained

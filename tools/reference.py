@@ -173,9 +173,9 @@ class _Page:
             methods |= {own: method for own, method in _list_methods(cls) if own not in methods}
             attributes |= {own: attribute for own, attribute in _list_attributes(cls) if own not in attributes}
         lines = [
-            self._describe_attribute(own, attribute)
+            _describe_attribute(own, attribute)
             for own, attribute in attributes.items()
-            if attribute.annotation or attribute.docstring
+            if _find_type(attribute) or attribute.docstring or "class-attribute" not in attribute.labels
         ]
         if lines and (not has_constructor or any(attribute.docstring for attribute in attributes.values())):
             yield from ("Attributes:", "", *lines, "")
@@ -184,11 +184,6 @@ class _Page:
             yield from self._describe(own, method)
         for own, attribute in attributes.items():
             yield from self._describe_generated(target, own, attribute)
-
-    def _describe_attribute(self, name: str, attribute: griffe.Attribute) -> str:
-        annotation = f": {attribute.annotation}" if attribute.annotation else ""
-        words = f": {_one_line(attribute.docstring.value)}" if attribute.docstring else ""
-        return f"- `{name}{annotation}`{words}"
 
     def _describe_generated(self, cls: griffe.Class, name: str, attribute: griffe.Attribute) -> Iterator[str]:
         """Yield a method that a function makes from another one: `cast = _call_blocking(Runtime.cast)`."""
@@ -231,6 +226,22 @@ class _Page:
             yield from (f"`{path.rpartition('.')[2]}` is `{alias}`.", "")
 
 
+def _describe_attribute(name: str, attribute: griffe.Attribute) -> str:
+    annotation = _find_type(attribute)
+    words = f": {_one_line(attribute.docstring.value)}" if attribute.docstring else ""
+    return f"- `{name}{f': {annotation}' if annotation else ''}`{words}"
+
+
+def _find_type(attribute: griffe.Attribute) -> str:
+    """Return the type of an attribute: its annotation, or that of the parameter whose value it has."""
+    if attribute.annotation:
+        return str(attribute.annotation)
+    cls = attribute.parent
+    parameters = cls.parameters if isinstance(cls, griffe.Class) else ()
+    types = {parameter.name: parameter.annotation for parameter in parameters}
+    return str(types.get(str(attribute.value)) or "")
+
+
 def _list_methods(target: griffe.Class) -> Iterator[tuple[str, griffe.Function]]:
     """Yield the public methods of a class that have a docstring."""
     for name, own in target.functions.items():
@@ -243,7 +254,7 @@ def _list_attributes(target: griffe.Class) -> Iterator[tuple[str, griffe.Attribu
     """Yield the public attributes and properties of a class."""
     for name, own in target.attributes.items():
         attribute = own.final_target if own.is_alias else own  # type: ignore[attr-defined]  # likewise
-        if not name.startswith("_"):
+        if not name.startswith("_") and name != "model_config":  # of pydantic
             yield name, attribute
 
 

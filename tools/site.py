@@ -159,7 +159,7 @@ def main() -> int:
         print(f"{INDEX} does not list {', '.join(unlisted)}: add each to the section where a reader looks for it")
         return 1
     settings = assemble(ROOT, ROOT / "build" / "site")
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", settings]
+    command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(settings)]
     built = subprocess.run(command, check=False, env={**os.environ, "NO_COLOR": "1"})
     if built.returncode:
         return 1

@@ -74,6 +74,7 @@ _BROWSER_KINDS: Final = {
     **dict.fromkeys(("allow_private", "sandbox"), bool),
     **dict.fromkeys(("tabs", "timeout", "max_bytes", "memory"), int),
     "executable": str,
+    "downloads": str,
 }
 _TERMS: Final = ("limits", "breaker", "hedge", "deadline")
 """The terms of any crystal; see `crystals.py`, which is imported only for a recipe that has one."""
@@ -288,6 +289,8 @@ class _RecipeReader(RecipeReader):
             raise InvalidCantrip(
                 f"browser: secrets: expected the name of an environment variable, got {describe(missing)}"
             )
+        if "downloads" in parts:
+            parts["downloads"] = self._check_folder(parts["downloads"], (*where, "downloads")) or "."
         return browser(**parts, secrets={name: os.environ[variable] for name, variable in secrets.items()})
 
     def _answer(self, name: str) -> Any:

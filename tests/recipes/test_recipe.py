@@ -411,12 +411,15 @@ class TestBrowser:
         assert goto.dependencies["secrets"] == {"shop": "correct horse"}
         assert goto.dependencies["browser"].settings.tabs == 2
         assert recipe(GOOD.replace("[done]", "[done, {browser: [docs.python.org]}]")).circle.gate("goto")
+        saving = recipe(GOOD.replace("[done]", "[done, {browser: {allow: [docs.python.org], downloads: .}}]"))
+        assert Path(saving.circle.gate("download").dependencies["root"]).is_dir()
 
     @pytest.mark.parametrize(
         ("settings", "problem"),
         [
             ("{allow: docs.python.org}", "expected a list"),
             ("{secrets: {}}", "browser: expected hosts"),
+            ("{allow: [docs.python.org], downloads: nowhere}", 'downloads: "nowhere" does not exist'),
             ("{allow: [docs.python.org], tab: 2}", 'did you mean "tabs"'),
             ("{allow: ['http://docs.python.org']}", "browser: allow"),
             ("{allow: [a.org], secrets: {shop: NO_SUCH_VARIABLE}}", "the name of an environment variable"),

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import Field
 
+from cantrip_actors.circle.browser.downloads import save_download
 from cantrip_actors.circle.browser.entity_browser import EntityBrowser
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.risk import Risk
+from cantrip_actors.user_code.threads import run_to_end
 
 if TYPE_CHECKING:
     from cantrip_actors.circle.browser.session import BrowserSession
@@ -196,6 +200,21 @@ async def screenshot(
         return await (await session.locate(target)).screenshot(type="jpeg", quality=70)
 
     return Image(await browser.perform(work, secrets))
+
+
+@gate(ephemeral=True, visible_for=VISIBLE, risks=RISKS)
+async def download(
+    target: ElementTarget, browser: Injected[EntityBrowser], root: Injected[Path], secrets: SecretTexts = None
+) -> Any:
+    """Click on an element that downloads a file, and save the file in your folder. A file there is never replaced."""
+
+    async def work(session: BrowserSession) -> tuple[Path, str, str]:
+        file, suggested = await session.download(target)
+        return file, suggested, await session.see()
+
+    file, suggested, seen = await browser.perform(work, secrets)
+    name, size = await run_to_end(partial(save_download, root, file, suggested))
+    return f'saved as "{name}": {size:,} bytes\n{seen}'
 
 
 GATES: Final = (goto, look, click, fill, press, select, back, tabs, screenshot)

@@ -78,6 +78,8 @@ class FilteringProxy:
             await self._serve(reader, writer)
         except (OSError, ValueError, EOFError, asyncio.LimitOverrunError):  # either side broke off, or spoke no HTTP
             pass
+        except asyncio.CancelledError:  # the session closes; asyncio reports a cancelled connection as an error
+            pass
         finally:
             self._tasks.discard(task)
             writer.close()

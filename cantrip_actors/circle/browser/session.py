@@ -11,8 +11,10 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cantrip_actors.circle.browser.downloads import Downloads
 from cantrip_actors.circle.browser.driver import BrowserProcess, Launch, get_driver
 from cantrip_actors.circle.browser.page_state import (
     encode_state,
@@ -37,7 +39,7 @@ from cantrip_actors.circle.browser.settings import BrowserSettings
 from cantrip_actors.circle.gate_call import GateError
 
 if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, Dialog, Download, FileChooser, Locator, Page, Request
+    from playwright.async_api import Browser, BrowserContext, Dialog, FileChooser, Locator, Page, Request
 
 SETTLE: Final = 3.0
 """Seconds that a page has to settle after an action: to load, and to get what its scripts request."""
@@ -124,6 +126,7 @@ class BrowserSession:
         self._origins: dict[str, Any] = {}
         """The storage of each origin that has been open."""
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._downloads = Downloads(self._note)
         self.is_lost = False
         """Whether its browser process has ended."""
 
@@ -148,7 +151,7 @@ class BrowserSession:
     async def _open_context(self, browser: Browser) -> BrowserContext:
         context = await browser.new_context(
             proxy={"server": self._proxy.url, "bypass": "<-loopback>"},
-            accept_downloads=False,
+            accept_downloads=self.settings.downloads,
             permissions=[],
             viewport={"width": 1280, "height": 800},
             reduced_motion="reduce",
@@ -327,7 +330,7 @@ class BrowserSession:
         if len(self.tabs) > 1:
             self._note(f"tab {len(self.tabs)} was opened: tabs(show={len(self.tabs)}) brings it to the front")
         page.on("dialog", lambda dialog: self._run(self._dismiss(tab, dialog)))
-        page.on("download", lambda download: self._run(self._refuse_download(download)))
+        page.on("download", lambda download: self._run(self._downloads.take(download)))
         page.on("filechooser", self._refuse_file)
         page.on("crash", lambda _: self._run(self._close_crashed(tab)))
         page.on("request", tab.note_request)
@@ -346,10 +349,6 @@ class BrowserSession:
             await tab.close()
         else:
             await dialog.dismiss()
-
-    async def _refuse_download(self, download: Download) -> None:
-        self._note(f"a download was refused: {_quote(download.suggested_filename)}")
-        await download.cancel()
 
     def _refuse_file(self, chooser: FileChooser) -> None:  # noqa: ARG002  # nothing is chosen
         self._note("the page wants a file: uploads are off")
@@ -406,6 +405,18 @@ class BrowserSession:
         matches = [_quote(await locator.nth(index).inner_text()) for index in range(min(count, 5))]
         listed = "; ".join(f"{_quote(f'{target} >> nth={index}')} is {match}" for index, match in enumerate(matches))
         raise GateError(self._hide(f"{_quote(target)} matches {count} elements: {listed}"))
+
+    async def download(self, target: str) -> tuple[Path, str]:
+        """Click on an element, and return the file that this downloads, whole, and its suggested name.
+
+        Raises GateError if it downloads none, or more bytes than a call may receive.
+        """
+        file, suggested = await self._downloads.receive((await self.locate(target)).click)
+        most = self.settings.max_bytes
+        # a server that states no length ends a file by closing, and so does the proxy when the bytes are used up
+        if self._proxy.left <= 0 or file.stat().st_size > most:
+            raise GateError(self._hide(f"{_quote(suggested)} has more than the {most:,} bytes that a call may receive"))
+        return file, self._hide(suggested)
 
     async def settle(self, seconds: float = SETTLE) -> None:
         """Wait until the page in front has loaded and its requests have ended, but not for long."""

@@ -12,7 +12,7 @@ class BrowserSettings:
     """The hosts that its pages may reach, and the limits of one entity.
 
     `tabs` are open at once. `max_bytes` is what the pages may receive for one call, `memory` the mebibytes of the
-    objects of a page's scripts, `timeout` the seconds of one call.
+    objects of a page's scripts, `timeout` the seconds of one call. `downloads` says whether a call may download a file.
     """
 
     hosts: tuple[AllowedHost, ...]
@@ -23,3 +23,4 @@ class BrowserSettings:
     timeout: float = 20.0
     executable: str | None = None
     sandbox: bool = True
+    downloads: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -35,6 +36,7 @@ def browser(
     allow: Iterable[str],
     *,
     secrets: Mapping[str, str] | Any = None,
+    downloads: str | os.PathLike[str] | Any = None,
     allow_private: bool = False,
     tabs: int = 5,
     timeout: float = 20.0,
@@ -43,7 +45,8 @@ def browser(
     executable: str | None = None,
     sandbox: bool = True,
 ) -> list[Gate]:
-    """Return the gates of a browser: `goto`, `look`, `click`, `fill`, `press`, `select`, `back`, `tabs`, `screenshot`.
+    """Return the gates of a browser: `goto`, `look`, `click`, `fill`, `press`, `select`, `back`, `tabs`, `screenshot`,
+    and `download` with a folder for it.
 
     Each entity has tabs and cookies of its own, in a Chromium that it shares with others. Its pages, and everything in
     them, reach the hosts of `allow` alone, on the public internet: `["docs.python.org", "*.example.com"]` on the ports
@@ -52,6 +55,7 @@ def browser(
     Args:
         allow: the hosts.
         secrets: passwords by name, which `fill(target, secret=name)` writes; no text that the entity gets has them.
+        downloads: the folder in which `download` saves files; left out, a download is refused.
         allow_private: if True, allowed hosts may have addresses of private networks and of this machine.
         tabs: how many may be open at once.
         timeout: seconds of one call.
@@ -66,9 +70,12 @@ def browser(
     check_whole("browser: max_bytes", max_bytes, 1, error=InvalidCantrip)
     check_whole("browser: memory", memory, 16, error=InvalidCantrip)
     check(is_positive(timeout), "browser: timeout", "seconds > 0", timeout, InvalidCantrip)
-    settings = BrowserSettings(read_hosts(allow), allow_private, tabs, max_bytes, memory, timeout, executable, sandbox)
-    from cantrip_actors.circle.browser.gates import GATES
+    settings = BrowserSettings(
+        read_hosts(allow), allow_private, tabs, max_bytes, memory, timeout, executable, sandbox, downloads is not None
+    )
+    from cantrip_actors.circle.browser.gates import GATES, download
 
+    gates = list(GATES) if downloads is None else [*GATES, download.with_(root=downloads)]
     shared = SharedBrowser(settings)
     injected = {} if secrets is None else {"secrets": secrets}
-    return [one.with_(browser=shared, timeout=timeout + GRACE, **injected) for one in GATES]
+    return [one.with_(browser=shared, timeout=timeout + GRACE, **injected) for one in gates]

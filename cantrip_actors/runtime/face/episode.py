@@ -27,15 +27,7 @@ T = TypeVar("T")
 
 
 class Episode(Generic[Answer_co]):
-    """How one cast, send or fork ended (SPEC 1.2).
-
-    Either `terminated` (the entity chose to stop; `result` is its answer) or `truncated` (a ward, a person or a failure
-    ended it; `ward` names the ward, `reason` says why, `summary` what was accomplished until then). `usage` is the
-    entity's own, over its life; `subtree_usage` counts its children too. `last_turn` is the id of its last turn, and
-    `thread` is read from the loom on first use.
-    `images` are the images whose handles the result contains, `files` the other files. `raw_result` is the result as
-    the loom has it, in JSON.
-    """
+    """How one cast, send or fork ended: `completed`, or `truncated` (SPEC 1.2)."""
 
     def __init__(
         self,
@@ -44,21 +36,37 @@ class Episode(Generic[Answer_co]):
         read: Callable[[str], list[Turn]],
         cantrip: Cantrip[Answer_co] | None = None,
     ) -> None:
-        self.entity_id = entity_id
+        self.entity_id: str = entity_id
         self.raw_result: Any = outcome.result
-        self.terminated = outcome.terminated
-        self.truncated = outcome.truncated
+        """The result as the loom has it, in JSON."""
+        self.terminated: bool = outcome.terminated
+        """Whether the entity called `done` or chose to stop: `result` is its answer. SPEC's word for `completed`."""
+        self.truncated: bool = outcome.truncated
+        """Whether a ward, a person or a failure ended the episode before that."""
         self.reason: EndReason = outcome.reason
-        self.ward = outcome.ward
-        self.summary = outcome.summary
+        """Why it ended."""
+        self.ward: str | None = outcome.ward
+        """The ward that ended it, if one did."""
+        self.summary: str | None = outcome.summary
+        """What a truncated episode had accomplished."""
         self.usage: Usage = outcome.usage
+        """The entity's own usage, over its life."""
         self.subtree_usage: Usage = outcome.subtree_usage
+        """The usage of the entity and its children, over its life."""
         self.images: tuple[Image, ...] = select_pictures(outcome.images) if outcome.images else ()
+        """The images whose handles the result contains."""
         self.files: tuple[File, ...] = select_files(outcome.images) if outcome.images else ()
-        self.last_turn = outcome.last_turn
+        """The other files whose handles the result contains."""
+        self.last_turn: str | None = outcome.last_turn
+        """The id of the entity's last turn."""
         self._read = read
         self._thread: list[Turn] | None = None
         self._cantrip = cantrip
+
+    @property
+    def completed(self) -> bool:
+        """Whether the entity decided that its task was complete: `terminated` in plain words."""
+        return self.terminated
 
     @property
     def result(self) -> Answer_co:

@@ -544,7 +544,9 @@ class Runtime:
         by: str = "",
         on_close: OnClose | None = None,
     ) -> Episode[Answer_co]:
-        """Cast `cantrip` on `intent` and wait for the episode (SPEC 1.4). `context` is data for the entity.
+        """Cast `cantrip` on `intent`, and wait for the episode (SPEC 1.4). `context` is data for the entity.
+
+        It waits, unlike `ActorRef.cast` of `supervisors`, which sends a message and returns at once.
 
         The intent is a text, or a list of texts, images and files (`["What is on it?", Image.read("a.png")]`).
 

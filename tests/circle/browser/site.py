@@ -1,8 +1,9 @@
 """A site on loopback for browser tests: pages by path, a log of what was requested, and names that lead to it."""
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
@@ -16,6 +17,9 @@ from cantrip_actors.wards import max_turns
 needs_browser = pytest.mark.skipif(
     find_browser() is None, reason="no Chromium (Debian: chromium-headless-shell), and no browser test without it"
 )
+
+ENDLESS = b"\0"
+"""A body that never ends: a byte every tenth of a second."""
 
 Page = str | tuple[int, Mapping[str, str], str | bytes]
 
@@ -67,11 +71,20 @@ class _Handler(BaseHTTPRequestHandler):
         status, headers, text = page if isinstance(page, tuple) else (200, {}, page)
         data = text.encode() if isinstance(text, str) else text
         self.send_response(status)
-        for name, value in {"content-type": "text/html; charset=utf-8", **headers}.items():
-            self.send_header(name, value)
-        self.send_header("content-length", str(len(data)))
+        for name, value in {
+            "content-type": "text/html; charset=utf-8",
+            "content-length": "" if data is ENDLESS else str(len(data)),
+            **headers,
+        }.items():
+            if value:
+                self.send_header(name, value)
+        self.close_connection = data is ENDLESS or headers.get("content-length") == ""
         self.end_headers()
-        self.wfile.write(data)
+        with suppress(OSError):  # the browser has closed the connection
+            self.wfile.write(data)
+            while data is ENDLESS:
+                time.sleep(0.1)
+                self.wfile.write(data)
 
     do_POST = do_GET  # noqa: N815  # its name in the standard library
 

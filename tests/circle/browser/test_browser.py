@@ -263,6 +263,47 @@ async def test_a_click_that_a_crash_cut_off_is_not_repeated_and_answered_with_a_
     assert [got.method for got in site.got].count("POST") <= 1
 
 
+def offer_report(site: Site) -> Calls:
+    """Calls that download a report."""
+    attached = {"content-type": "text/csv", "content-disposition": "attachment; filename=report.csv"}
+    site.pages |= {"/": "<h1>Reports</h1><a href=/report id=a>Get</a>", "/report": (200, attached, "a,b\n1,2\n")}
+    return [("goto", {"url": f"{site.url}/"}), ("download", {"target": "#a"})]
+
+
+@pytest.mark.rule("B-01")
+async def test_an_entity_downloads_a_file_into_its_folder(site: Site, tmp_path: Path) -> None:
+    calls = [*offer_report(site), ("download", {"target": "text=Get"}), ("download", {"target": "h1"})]
+    _, saved, again, none = await browse(calls, [site.place], allow_private=True, downloads=tmp_path)
+    assert saved.startswith('saved as "report.csv": 8 bytes\n')
+    assert again.startswith('saved as "report-2.csv": 8 bytes\n')
+    assert "no download began" in none
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
+        "report.csv": "a,b\n1,2\n",
+        "report-2.csv": "a,b\n1,2\n",
+    }
+
+
+@pytest.mark.rule("B-01")
+def test_a_browser_without_a_folder_has_no_download() -> None:
+    names = [made.name for made in browser(["docs.python.org"])]
+    assert [made.name for made in browser(["docs.python.org"], downloads=".")] == [*names, "download"]
+    assert "download" not in names
+
+
+@pytest.mark.rule("B-01", "B-04")
+async def test_a_download_that_a_crash_cut_off_is_not_repeated_and_leaves_no_part(site: Site, tmp_path: Path) -> None:
+    cantrip = browsing(offer_report(site), [site.place], allow_private=True, downloads=tmp_path)
+
+    async def program(process: Process) -> Any:
+        async with process.attach(Runtime.open("memory:", cantrips=[cantrip], recover="resume")) as runtime:
+            return (await runtime.cast(cantrip, "Get it.", key="1")).thread[1].observation
+
+    survived = await run_with_crashes(program, [Crash(gate="download", at="inside")])
+    assert survived.value.startswith("outcome unknown")
+    assert 'heading "Reports"' in survived.value
+    assert {path.name for path in tmp_path.iterdir()} <= {"report.csv"}
+
+
 LOOK = [{"tool_calls": [{"gate": "look", "args": {}}]}, {"tool_calls": [{"gate": "done", "args": {"answer": "seen"}}]}]
 
 

@@ -4,14 +4,19 @@
 loopback, and is what the pages want to reach.
 """
 
+import json
+import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
+from cantrip_actors.circle.browser.downloads import name_safely
 from cantrip_actors.circle.gates import fetch_request
-from tests.circle.browser.site import Calls, Page, Site, browse, needs_browser, serving
+from tests.circle.browser.site import ENDLESS, Calls, Page, Site, browse, needs_browser, serving
 
 pytestmark = [pytest.mark.real_time, needs_browser, pytest.mark.rule("B-05")]
 
@@ -318,6 +323,106 @@ async def test_downloads_and_uploads_are_observations(internet: Site, inner: Sit
     text = "\n".join(observed)
     assert 'a download was refused: "run.exe"' in text
     assert "uploads are off" in text
+
+
+NAMES = {
+    "../../escape.txt": "escape.txt",
+    "..\\..\\windows.ini": "windows.ini",
+    "/etc/passwd": "passwd",
+    ".bashrc": "bashrc",
+    "-rf": "rf",
+    "a\u202efdp.exe": "a_fdp.exe",
+    'line\nbreak"].txt': "line_break__.txt",
+    "x" * 300 + ".pdf": "x" * 80 + ".pdf",
+    "report." + "x" * 300: "report." + "x" * 11,
+    "..": "download",
+}
+"""Names that pages suggest, and the names of their files."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_that_a_page_suggests_is_made_safe(name: str) -> None:
+    assert name_safely(name) == NAMES[name]
+
+
+def script_download(name: str) -> str:
+    """A page that downloads a file with this name when its button is clicked."""
+    return f"""<button id=b>Go</button><script>b.onclick = () => {{
+const a = document.createElement('a'); a.download = {json.dumps(name)}
+a.href = URL.createObjectURL(new Blob(['content'])); document.body.append(a); a.click() }}</script>"""
+
+
+async def test_no_name_of_a_download_leads_out_of_the_folder_or_deceives(
+    internet: Site, inner: Site, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a" / "b"
+    folder.mkdir(parents=True)
+    calls: Calls = []
+    for number, name in enumerate(NAMES):
+        internet.pages[f"/{number}"] = script_download(name)
+        header = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name)}"}
+        internet.pages[f"/{number}/file"] = (200, {"content-type": "application/x-any", **header}, "content")
+        internet.pages[f"/{number}/link"] = f"<a id=b href=/{number}/file>Go</a>"
+        url = f"http://site.test:{internet.port}/{number}{'/link' if number % 2 else ''}"
+        calls += [("goto", {"url": url}), ("download", {"target": "#b"})]
+    observed = await browse(calls, allowed(internet, inner), downloads=folder)
+    assert all(text.startswith("saved as") for text in observed[1::2]), observed
+    names = {path.name for path in folder.iterdir()}
+    assert len(names) == len(NAMES)
+    assert all(re.fullmatch(r"[\w][\w ()+.-]{0,100}", name) for name in names), names
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and path.parent != folder] == []
+
+
+async def test_a_download_replaces_nothing_and_follows_no_symlink(internet: Site, inner: Site, tmp_path: Path) -> None:
+    folder, outside = tmp_path / "folder", tmp_path / "outside.txt"
+    folder.mkdir()
+    outside.write_text("mine")
+    (folder / "note.txt").symlink_to(outside)
+    (folder / "note-2.txt").symlink_to(tmp_path / "nowhere.txt")
+    (folder / "note-3.txt").write_text("mine")
+    internet.pages["/"] = script_download("note.txt")
+    _, saved = await visit(internet, inner, ("download", {"target": "#b"}), downloads=folder)
+    assert saved.startswith('saved as "note-4.txt"')
+    assert (folder / "note-4.txt").read_text() == "content"
+    assert outside.read_text() == (folder / "note-3.txt").read_text() == "mine"
+    assert not (tmp_path / "nowhere.txt").exists()
+
+
+@pytest.mark.parametrize("kind", ["with a length", "without a length", "of a script"])
+async def test_a_download_of_more_bytes_than_the_limit_leaves_nothing(
+    kind: str, internet: Site, inner: Site, tmp_path: Path
+) -> None:
+    attached = {"content-disposition": "attachment; filename=big.bin"}
+    if kind == "without a length":
+        attached["content-length"] = ""
+    internet.pages |= {"/": "<a id=b href=/big>Get</a>", "/big": (200, attached, "x" * 400_000)}
+    if kind == "of a script":
+        internet.pages["/"] = script_download("big.bin").replace("'content'", "'x'.repeat(400000)")
+    observed = await visit(
+        internet, inner, ("download", {"target": "#b"}), ("look", {}), downloads=tmp_path, max_bytes=200_000
+    )
+    assert "200,000 bytes" in observed[1] or "used up" in observed[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_endless_download_ends_with_its_call(internet: Site, inner: Site, tmp_path: Path) -> None:
+    attached = {"content-disposition": "attachment; filename=endless.bin"}
+    internet.pages |= {"/": "<a id=b href=/endless>Get</a>", "/endless": (200, attached, ENDLESS)}
+    _, observed, looked = await visit(
+        internet, inner, ("download", {"target": "#b"}), ("look", {}), downloads=tmp_path, timeout=1.5
+    )
+    assert "a download did not end in time and was cancelled" in observed
+    assert 'link "Get"' in looked
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_download_that_no_call_waits_for_is_refused_also_with_a_folder(
+    internet: Site, inner: Site, tmp_path: Path
+) -> None:
+    internet.pages["/"] = script_download("run.exe")
+    observed = await visit(internet, inner, ("click", {"target": "#b"}), ("look", {}), ("look", {}), downloads=tmp_path)
+    assert 'a download was refused: "run.exe"' in "\n".join(observed)
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_permissions_and_the_clipboard_are_off(internet: Site, inner: Site) -> None:
