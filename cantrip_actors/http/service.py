@@ -18,7 +18,7 @@ from cantrip_actors.http.limits import Limiter, ServiceLimits
 from cantrip_actors.http.logins import Logins
 from cantrip_actors.http.request_watch import RequestWatch
 from cantrip_actors.http.supervision import Supervision
-from cantrip_actors.http.token import Token
+from cantrip_actors.http.token import SCOPES, Token
 from cantrip_actors.http.tokens import Tokens
 from cantrip_actors.observe import Telemetry, Upserts
 from cantrip_actors.observe.batching import GROWTH, WHOLE_TEXTS
@@ -61,6 +61,8 @@ class Service:
             raise ValueError("expected tokens or an authentication backend, got both: the backend may know the tokens")
         self.tokens = tokens
         self.logins = None if authentication is None else Logins(authentication)
+        self.scopes: Sequence[str] = SCOPES
+        """The scopes that tokens may have: those of extensions are among them once they are served."""
         self.hosts = frozenset(host.lower().strip("[]") for host in hosts)
         self.origins = frozenset(origins)
         self.page = page
