@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.people.requests import RequestFeed, RequestSource
     from cantrip_actors.runtime.time.schedules import Schedule
     from cantrip_actors.stream.events import (
+        AdoptedEvent,
         AttemptFailedEvent,
         DecidedEvent,
         DelegatedEvent,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         EpisodeEndedEvent,
         FinalResponseEvent,
         FoldedEvent,
+        ForgottenEvent,
         ImageEvent,
         ItemEndEvent,
         MissedEvent,
@@ -143,6 +145,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROVIDED",
+    "AdoptedEvent",
     "AllowanceSpent",
     "AlreadyDecided",
     "AskCycle",
@@ -179,6 +182,7 @@ __all__ = [
     "FoldedEvent",
     "Folding",
     "Forgotten",
+    "ForgottenEvent",
     "Gate",
     "GateCall",
     "Held",
@@ -341,6 +345,7 @@ _HOMES = {
     "cantrip_actors.terms.gate": ("Gate",),
     "cantrip_actors.terms.gate_function": ("Injected", "gate"),
     "cantrip_actors.stream.events": (
+        "AdoptedEvent",
         "AttemptFailedEvent",
         "DecidedEvent",
         "DelegatedEvent",
@@ -351,6 +356,7 @@ _HOMES = {
         "EpisodeEndedEvent",
         "FinalResponseEvent",
         "FoldedEvent",
+        "ForgottenEvent",
         "ImageEvent",
         "ItemEndEvent",
         "MissedEvent",

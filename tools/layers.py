@@ -49,8 +49,9 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.own_files": _row("", "structlog"),
     "cantrip_actors.records": _row("terms", "msgspec orjson", IMPURE),
     "cantrip_actors.machine": _row("terms records", "cronsim msgspec orjson", IMPURE),
+    "cantrip_actors.page": _row(""),
     "cantrip_actors.stream": _row("terms redact records machine", "msgspec orjson", IMPURE),
-    "cantrip_actors.loom": _row("terms own_files redact records machine", f"{COMMON} msgspec psycopg"),
+    "cantrip_actors.loom": _row("terms own_files redact records machine stream page", f"{COMMON} msgspec psycopg"),
     "cantrip_actors.crystal": _row("terms user_code redact records stream", f"{COMMON} genai_prices httpx yaml"),
     "cantrip_actors.circle": _row(
         "terms user_code own_files redact records machine",
@@ -83,7 +84,8 @@ ROWS: dict[str, Row] = {
         f"{COMMON} click httpx rich typer yaml starlette",
     ),
     "cantrip_actors.http": _row(
-        "terms user_code own_files redact records stream loom runtime observe mcp_server cantrip_actors supervisors",
+        "terms user_code own_files redact records stream page loom runtime observe mcp_server cantrip_actors"
+        " supervisors",
         f"{COMMON} httpx hypercorn jwt mcp starlette",
     ),
     "cantrip_actors.acp": _row(

@@ -65,7 +65,7 @@ VENDORED = (
         "markdown-it",
         "15.0.3",
         "MIT AND BSD-2-Clause",  # with the five small libraries in its bundle
-        "cantrip_actors/http/page/vendor/markdown-it.js",
+        "cantrip_actors/page/web/vendor/markdown-it.js",
         "https://github.com/markdown-it/markdown-it",
     ),
 )

@@ -107,6 +107,10 @@ Loop = Annotated[Backend, typer.Option("--backend", help="The event loop.")]
 ContextOption = Annotated[
     str | None, typer.Option("--context", metavar="FILE|JSON", help="Data for the entity: a file, or JSON.")
 ]
+HistoryOption = Annotated[
+    str | None,
+    typer.Option("--history", metavar="FILE", help="Messages of an earlier conversation: .json, .yaml or .jsonl."),
+]
 FilesOption = Annotated[
     list[str] | None,
     typer.Option("--file", metavar="FILE|URL", help="A PDF, text, audio or video, or https://…; repeat for more."),
@@ -373,27 +377,48 @@ def read_duration(text: str, option: str) -> float:
 
 def read_context(source: str) -> Any:
     """Return the context: a file's content, parsed if it is JSON or YAML by its name, or the JSON that was given."""
-    import yaml
-
     path = Path(source)
     try:
         is_file = path.is_file()
     except (OSError, ValueError):  # too long for a path: it can only be JSON
         is_file = False
+    if is_file:
+        return _read_file(path, "--context")
     try:
-        if is_file:
-            text = path.read_text(encoding="utf-8")
-            if path.suffix == ".json":
-                return parse_exactly(text)
-            return yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else text
         return parse_exactly(source)
-    except UnicodeDecodeError as error:
-        raise typer.BadParameter(f"cannot read {path} as text: {error}", param_hint="--context") from error
+    except ValueError as error:
+        raise typer.BadParameter(f"neither a file nor JSON: {error}", param_hint="--context") from error
+
+
+def read_history(source: str | None) -> list[Any]:
+    """Return the messages in a file, or none without one; the runtime checks each."""
+    if source is None:
+        return []
+    messages = _read_file(Path(source), "--history")
+    if not isinstance(messages, list):
+        raise typer.BadParameter(f"expected {source} to hold a list of messages", param_hint="--history")
+    return messages
+
+
+def _read_file(path: Path, option: str) -> Any:
+    """Return the content of a file, parsed if its name says that it is JSON, JSON Lines or YAML."""
+    import yaml
+
+    try:
+        text = path.read_text(encoding="utf-8")
+        match path.suffix:
+            case ".json":
+                return parse_exactly(text)
+            case ".jsonl" if option == "--history":
+                return [parse_exactly(line) for line in text.splitlines() if line.strip()]
+            case ".yaml" | ".yml":
+                return yaml.safe_load(text)
+            case _:
+                return text
+    except (UnicodeDecodeError, OSError) as error:
+        raise typer.BadParameter(f"cannot read {path} as text: {error}", param_hint=option) from error
     except (ValueError, yaml.YAMLError) as error:
-        what = f"{path} is not valid" if is_file else "neither a file nor JSON"
-        raise typer.BadParameter(f"{what}: {error}", param_hint="--context") from error
-    except OSError as error:
-        raise typer.BadParameter(f"cannot read {path} as text: {error}", param_hint="--context") from error
+        raise typer.BadParameter(f"{path} is not valid: {error}", param_hint=option) from error
 
 
 def _find_program() -> str:

@@ -13,6 +13,7 @@ from cantrip_actors.cli.command import (
     ContextOption,
     CrystalOption,
     FilesOption,
+    HistoryOption,
     IfUnattended,
     ImagesOption,
     Json,
@@ -25,6 +26,7 @@ from cantrip_actors.cli.command import (
     finish,
     intent_with_files,
     read_context,
+    read_history,
     report_errors,
     run,
     run_quietly,
@@ -109,6 +111,7 @@ def fork(
     crystal: CrystalOption = None,
     loom: Url = LOOM,
     context: ContextOption = None,
+    history: HistoryOption = None,
     image: ImagesOption = None,
     file: FilesOption = None,
     as_json: Json = False,
@@ -127,6 +130,7 @@ def fork(
         from cantrip_actors.cli.recipe_sidecar import recipe_of, remember
 
         data: Any = None if context is None else read_context(context)
+        earlier = read_history(history)
         message = intent_with_files(intent, image, file)
         own_cantrip = None if recipe is None else load_cantrip(recipe)
         check_exists(loom)
@@ -144,6 +148,7 @@ def fork(
                 crystal=crystal,
                 cantrip=cantrip,
                 context=data,
+                history=earlier,
                 lasting=lasting,
                 key=key,
                 by=login(),

@@ -23,6 +23,7 @@ from cantrip_actors.cli.command import (
     CrystalOption,
     FilesOption,
     GateOption,
+    HistoryOption,
     IfUnattended,
     ImagesOption,
     Json,
@@ -40,6 +41,7 @@ from cantrip_actors.cli.command import (
     open_for_reading,
     print_rows,
     read_context,
+    read_history,
     report_errors,
     run,
     run_quietly,
@@ -86,6 +88,7 @@ BeginningKey = Annotated[
         'cantrip cast vowels.yaml "How many vowels are in abracadabra?"',
         'cantrip cast review.toml "Review it" --context report.json --json',
         'cantrip cast notes.yaml "Sort my notes" --loom jsonl:notes.jsonl --events',
+        'cantrip cast desk.yaml "When will it be here?" --history earlier.json',
         'cantrip cast look.yaml "What is on it?" --image photo.jpg',
         'cantrip cast read.yaml "Sum it up." --file report.pdf',
         'cantrip cast "What is in notes.txt?" --crystal anthropic:claude-sonnet-4-5 --gate read=.',
@@ -103,6 +106,7 @@ def cast_(
     max_turns: TurnsOption = MAX_TURNS,
     loom: Url = LOOM,
     context: ContextOption = None,
+    history: HistoryOption = None,
     image: ImagesOption = None,
     file: FilesOption = None,
     as_json: Json = False,
@@ -124,13 +128,14 @@ def cast_(
         from cantrip_actors.cli.recipe_sidecar import remember
 
         data = None if context is None else read_context(context)
+        earlier = read_history(history)
         message = intent_with_files(what[-1], image, file)
         cantrip, recipe = _choose_cantrip(what[:-1], crystal, gate or (), system, max_turns)
 
         async def work(runtime: Runtime) -> Episode:
             if recipe is not None:
                 remember(loom, cantrip, recipe)  # so that another process can continue with it if this one dies
-            return with_thread(await runtime.cast(cantrip, message, context=data, key=key))
+            return with_thread(await runtime.cast(cantrip, message, context=data, history=earlier, key=key))
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events, unattended=unattended)
         if events:
@@ -167,6 +172,7 @@ def invoke(
     key: BeginningKey = None,
     loom: Url = LOOM,
     context: ContextOption = None,
+    history: HistoryOption = None,
     image: ImagesOption = None,
     file: FilesOption = None,
     as_json: Json = False,
@@ -184,6 +190,7 @@ def invoke(
         from cantrip_actors.cli.recipe_sidecar import remember
 
         data = None if context is None else read_context(context)
+        earlier = read_history(history)
         message = intent_with_files(intent, image, file)
         cantrip = load_cantrip(recipe)
 
@@ -193,7 +200,7 @@ def invoke(
                 problem = f'an entity called "{name}" is there already: cantrip send {name} "…", or cantrip stop {name}'
                 raise InvalidIntent(problem)
             remember(loom, cantrip, recipe)
-            entity = await runtime.invoke(cantrip, message, name=name, context=data, key=key)
+            entity = await runtime.invoke(cantrip, message, name=name, context=data, history=earlier, key=key)
             return with_thread(await entity.episode())
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
@@ -246,6 +253,7 @@ def send(
     recipe: RecipeOption = None,
     loom: Url = LOOM,
     context: ContextOption = None,
+    history: HistoryOption = None,
     image: ImagesOption = None,
     file: FilesOption = None,
     as_json: Json = False,
@@ -261,6 +269,7 @@ def send(
         from cantrip_actors.cli.cantrip_source import load_cantrip
 
         data = None if context is None else read_context(context)
+        earlier = read_history(history)
         message = intent_with_files(intent, image, file)
         cantrip = None if recipe is None else load_cantrip(recipe)
         check_exists(loom)
@@ -269,7 +278,7 @@ def send(
             entity = runtime.get_entity(_find_for_mail(runtime.loom, name, key))
             if not runtime.loom.is_over(entity.id):
                 entity = await load_entity(runtime, entity, loom, cantrip, recipe)
-            return with_thread(await entity.send(message, context=data, key=key))
+            return with_thread(await entity.send(message, context=data, history=earlier, key=key))
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
         finish(episode, loom, as_json=as_json)
@@ -284,6 +293,7 @@ def post(
     key: Key = None,
     loom: Url = LOOM,
     context: ContextOption = None,
+    history: HistoryOption = None,
     image: ImagesOption = None,
     file: FilesOption = None,
     as_json: Json = False,
@@ -298,11 +308,12 @@ def post(
 
     async def work(runtime: Runtime) -> dict[str, str]:
         entity = runtime.get_entity(_find_for_mail(runtime.loom, name, key))
-        receipt = await entity.post(message, context=data, key=key)
+        receipt = await entity.post(message, context=data, history=earlier, key=key)
         return {"entity_id": receipt.entity_id, "key": receipt.key, "state": receipt.state}
 
     with report_errors(json=as_json, loom=loom):
         data = None if context is None else read_context(context)
+        earlier = read_history(history)
         message = intent_with_files(intent, image, file)
     _show_receipt(run_quietly(loom, work, as_json=as_json, backend=backend), loom, as_json=as_json)
 

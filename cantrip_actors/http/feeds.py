@@ -20,10 +20,12 @@ import anyio
 from anyio.lowlevel import checkpoint
 
 from cantrip_actors import (
+    AdoptedEvent,
     DecidedEvent,
     EntityEndedEvent,
     EntityStartedEvent,
     FoldedEvent,
+    ForgottenEvent,
     MissedEvent,
     RequestedEvent,
     ResumedEvent,
@@ -34,13 +36,13 @@ from cantrip_actors import (
     Subscription,
     UndoneEvent,
 )
-from cantrip_actors.http.encoding import DurableEvent, build_data, read_durable, select_durable
 from cantrip_actors.http.sse import COMMENT, QUIET, RETRY, encode_event
+from cantrip_actors.loom.export.story import DurableEvent, build_data, find_kind, read_durable
 from cantrip_actors.observe import FellBehind, Output, TurnComplete, TurnError, Upsert, Upserts, as_message, standing
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.loom_feed import LoomFeed
-from cantrip_actors.runtime.events.loom_log import LoomLog
+from cantrip_actors.runtime.events.loom_log import LoomEvent, LoomLog
 from cantrip_actors.runtime.events.ring import Missed, Ring
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.stream.wire import as_wire
@@ -58,7 +60,7 @@ AT_ONCE: Final = 512
 
 _ANNOUNCING: Final = (
     *(StepCompleteEvent, RequestedEvent, DecidedEvent, EntityStartedEvent, EntityEndedEvent, MissedEvent),
-    *(SteeredEvent, FoldedEvent, UndoneEvent, ResumedEvent, ServerChangedEvent),
+    *(AdoptedEvent, SteeredEvent, FoldedEvent, ForgottenEvent, UndoneEvent, ResumedEvent, ServerChangedEvent),
 )
 """The runtime's events after which the loom has new records, and the one that is in no log."""
 
@@ -215,7 +217,7 @@ class Feed:
         has_more = True
         while has_more:
             events, has_more = await self._runtime.read(log.read)
-            for durable in select_durable(events):
+            for durable in _select_durable(events):
                 self._publish_durable(durable)
             self._loom_number = log.number
 
@@ -322,7 +324,7 @@ class Feed:
         log, has_more = LoomLog(loom, after), True
         while has_more and log.number < number:
             events, has_more = await self._runtime.read(log.read)
-            frames = [_encode_durable(durable) for durable in select_durable(events) if durable.id.number <= number]
+            frames = [_encode_durable(durable) for durable in _select_durable(events) if durable.id.number <= number]
             frames = await select(frames)
             yield b"".join(frame.data for frame in frames)
             await checkpoint()
@@ -337,6 +339,14 @@ class Feed:
         """Return the newest upserts of the running turns, for a reader that reconnects."""
         items = select_standing(self._source.snapshot(self._entity_id))
         return b"".join(encode_event("upsert", as_message(one)) for one in items)
+
+
+def _select_durable(events: Iterable[LoomEvent]) -> Iterator[DurableEvent]:
+    """Yield those of a loom's events that a stream shows with an id."""
+    for position, event, turn, record in events:
+        kind = find_kind(event)
+        if kind is not None:
+            yield DurableEvent(position, kind, event, turn, record, event.id)
 
 
 def _encode_durable(durable: DurableEvent) -> Frame:

@@ -13,12 +13,13 @@ from anyio import to_thread
 from cantrip_actors import LoomError
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
-from cantrip_actors.http.encoding import build_data, read_page
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.http.shapes import model_input_shape, tree_shape, usage_shape
+from cantrip_actors.http.shapes import model_input_shape, tree_shape
 from cantrip_actors.http.sse import EventStreamResponse
 from cantrip_actors.loom.export.formats import export_lines
+from cantrip_actors.loom.export.shapes import usage_shape
 from cantrip_actors.loom.export.spending import read_spending
+from cantrip_actors.loom.export.story import build_item, read_page
 from cantrip_actors.loom.export.thread import build_turn_fields
 from cantrip_actors.loom.search import Hit, Query, search
 from cantrip_actors.loom.statistics import statistics
@@ -68,7 +69,7 @@ async def get_story(call: HttpCall) -> JsonAnswer:
     def read() -> dict[str, Any]:
         entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
         page = read_page(loom.records(entity_id), wanted.limit, before, after, wanted.turn)
-        items = [{"id": str(durable.id), "event": durable.kind, "data": build_data(durable)} for durable in page.events]
+        items = list(map(build_item, page.events))
         # only the returned events are redacted: redacting a log of 10,000 turns would take long
         return {"items": call.redact_for_token(items), "earlier": page.earlier, "later": page.later}
 

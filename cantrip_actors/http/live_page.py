@@ -11,12 +11,13 @@ import gzip
 import hashlib
 import re
 from functools import cache
-from importlib.resources import files
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+
+from cantrip_actors.page.texts import fill_page, read_texts
 
 PAGE_HEADERS: Final = {
     "content-security-policy": (
@@ -38,13 +39,14 @@ _GZIP: Final = re.compile(r"(?:^|,)\s*gzip\s*(?!;\s*q=0(?:\.0*)?\s*(?:,|$))(?:;|
 @cache
 def assets() -> dict[str, str]:
     """Return the texts of the page by their paths."""
-    folder = files("cantrip_actors.http").joinpath("page")
-    shared = files("cantrip_actors.loom.export").joinpath("page", "shared.js")
-    vendored = folder.joinpath("vendor").iterdir()
-    texts = {file.name: file.read_text(encoding="utf-8") for file in [*folder.iterdir(), shared] if file.is_file()}
-    texts |= {f"vendor/{file.name}": file.read_text(encoding="utf-8") for file in vendored if file.name.endswith(".js")}
+    texts = {name: text for name, text in read_texts().items() if not name.startswith("export")}
     digest = hashlib.sha256("\0".join(text for _, text in sorted(texts.items())).encode()).hexdigest()[:12]
-    page = texts.pop("page.html").replace("{assets}", f"/page/{digest}")
+    page = fill_page(
+        texts.pop("page.html"),
+        title="cantrip",
+        head=f'<link rel="stylesheet" href="/page/{digest}/page.css">\n'
+        f'<script src="/page/{digest}/app.js" type="module"></script>',
+    )
     return {"/": page, **{f"/page/{digest}/{name}": text for name, text in texts.items()}}
 
 

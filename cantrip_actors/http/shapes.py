@@ -7,23 +7,11 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, Final
 
-from cantrip_actors import Cantrip, Episode, Loom, Message, ModelInput, Request, Usage
-from cantrip_actors.loom import QuarantineRow, State
-from cantrip_actors.loom.export.thread import build_image_fields
+from cantrip_actors import Cantrip, Episode, Loom, ModelInput, Request
+from cantrip_actors.loom import QuarantineRow
+from cantrip_actors.loom.export.shapes import listed_shape, message_shape, outcome_shape, usage_shape
 from cantrip_actors.loom.overview import read_overview
 from cantrip_actors.records.records import Header
-from cantrip_actors.terms.outcome import Outcome
-
-
-def usage_shape(usage: Usage) -> dict[str, Any]:
-    """Return tokens."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "total_tokens": usage.total_tokens,
-        "cost": usage.cost,
-    }
 
 
 def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
@@ -41,27 +29,13 @@ def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
 
 def episode_shape(episode: Episode) -> dict[str, Any]:
     """Return how an episode ended."""
-    return _build_episode(episode.entity_id, episode, None)
-
-
-def outcome_shape(entity_id: str, outcome: Outcome) -> dict[str, Any]:
-    """Return how an episode ended, from its outcome."""
-    return _build_episode(entity_id, outcome, outcome.error)
-
-
-def _build_episode(entity_id: str, end: Episode | Outcome, error: str | None) -> dict[str, Any]:
+    names = ("entity_id", "terminated", "truncated", "reason", "ward", "summary", "last_turn")
     return {
-        "entity_id": entity_id,
-        "result": end.result if isinstance(end, Outcome) else end.raw_result,
-        "terminated": end.terminated,
-        "truncated": end.truncated,
-        "reason": end.reason,
-        "ward": end.ward,
-        "summary": end.summary,
-        "error": error,
-        "last_turn": end.last_turn,
-        "usage": usage_shape(end.usage),
-        "subtree_usage": usage_shape(end.subtree_usage),
+        **{name: getattr(episode, name) for name in names},
+        "result": episode.raw_result,
+        "error": None,
+        "usage": usage_shape(episode.usage),
+        "subtree_usage": usage_shape(episode.subtree_usage),
     }
 
 
@@ -69,25 +43,6 @@ def request_shape(request: Request) -> dict[str, Any]:
     """Return a request to a person."""
     shape = {field.name: getattr(request, field.name) for field in fields(request)}
     return {**shape, "args": dict(request.args)}
-
-
-def _build_header(loom: Loom, header: Header, state: State) -> dict[str, Any]:
-    return {
-        "id": header.entity_id,
-        "name": header.name,
-        "tenant": header.tenant,
-        "cantrip": header.cantrip_name,
-        "cantrip_id": header.cantrip_id,
-        "crystal": header.crystal,
-        "lasting": header.lasting,
-        "parent": header.parent_entity,
-        "parent_turn": header.parent_turn,
-        "forked": header.forked,
-        "depth": header.depth,
-        "began": header.at,
-        "state": state,
-        "over": loom.is_over(header.entity_id),
-    }
 
 
 NO_QUARANTINES: Final[Mapping[str, QuarantineRow]] = MappingProxyType({})
@@ -107,23 +62,15 @@ def entity_shape(
     """
     entity_id = header.entity_id
     quarantine = quarantines.get(entity_id)
-    first = loom.first_intent(entity_id)
     overview = read_overview(loom, entity_id, below=requests is not None)
-    is_fork = header.forked and header.parent_turn is not None and header.parent_turn in loom
     shape = {
-        **_build_header(loom, header, overview.state),
-        "origin": loom.owner(header.parent_turn or "") if is_fork else None,
-        "intent": None if first is None else first.intent,
-        "turns": overview.turns,
-        "gates": list(overview.gates),
-        "errors": overview.errors,
+        **listed_shape(loom, header, overview),
         "interrupted": is_interrupted or quarantine is not None,
         "quarantine": None if quarantine is None else {"why": quarantine.why, "until": quarantine.until},
-        "usage": usage_shape(overview.usage),
     }
     if requests is None:
         return shape
-    outcome = overview.outcome
+    first, outcome = loom.first_intent(entity_id), overview.outcome
     return {
         **shape,
         "by": None if first is None else first.sender,
@@ -153,27 +100,9 @@ def model_input_shape(model_input: ModelInput) -> dict[str, Any]:
         "turn_id": model_input.turn_id,
         "entity_id": model_input.entity_id,
         "crystal": model_input.crystal,
-        "messages": list(map(_message_shape, model_input.messages)),
+        "messages": list(map(message_shape, model_input.messages)),
         "tools": list(model_input.tools),
         "settings": dict(model_input.settings),
         "folded_turns": list(model_input.folded_turns),
         "is_exact": model_input.is_exact,
     }
-
-
-def _message_shape(message: Message) -> dict[str, Any]:
-    calls = [
-        {"id": call.id, "gate": call.gate, "args": call.args if call.args is not None else call.raw}
-        for call in message.tool_calls
-    ]
-    more = {
-        "images": list(map(build_image_fields, message.images)),
-        "tool_calls": calls,
-        "tool_call_id": message.tool_call_id,
-        "gate": message.gate,
-        "is_error": message.is_error,
-        "thinking": message.thinking,
-        "is_steering": message.is_steering,
-        "is_pinned": message.is_pinned,
-    }
-    return {"role": message.role, "content": message.content} | {name: value for name, value in more.items() if value}

@@ -13,12 +13,12 @@ from starlette.responses import Response
 
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
-from cantrip_actors.http.encoding import DURABLE, read_durable
 from cantrip_actors.http.feeds import Frame, Select, Snapshot, render_history, select_standing
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.shapes import entity_shape
 from cantrip_actors.http.sse import RETRY, EventStreamResponse, encode_event
+from cantrip_actors.loom.export.story import DURABLE, read_durable
 from cantrip_actors.records.records import Record
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.stream.wire import as_wire

@@ -46,6 +46,8 @@ class Turn:
     `left_out` names the settings of the call that were not sent to the crystal. `adjusted` has, by name, the settings
     that were sent with another value: `{"asked": …, "sent": …}`.
 
+    `gate_durations` are the milliseconds that each of its gate calls took.
+
     A turn that is `undone` is no longer in the entity's context: its intent was undone.
 
     The content of a turn that is `forgotten` is gone: texts are empty, ids and token counts are as they were.
@@ -80,6 +82,7 @@ class Turn:
     left_out: tuple[str, ...] = ()
     adjusted: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     resumes: tuple[Resumed, ...] = ()
+    gate_durations: tuple[float, ...] = ()
 
     @property
     def observations(self) -> tuple[Observation, ...]:

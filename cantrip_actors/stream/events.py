@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from cantrip_actors.records.records import RequestKind
 from cantrip_actors.stream.wire import FinalImage, FinalItem, ItemType, StreamError
+from cantrip_actors.terms.history import PastMessage
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.value import Value
@@ -48,7 +49,8 @@ class EntityStartedEvent(EntityEvent, frozen=True, gc=False):
     """An entity was cast, or given a further intent. Children name their parent and the turn that spawned them.
 
     `intent` contains a label for each image that came with it; `images` are those labels, never bytes. `by` is the
-    sender, `key` that of the mail, and `trace` the `traceparent` of the span of the episode. A further intent
+    sender, `key` that of the mail, and `trace` the `traceparent` of the span of the episode. `history` are the messages
+    of an earlier conversation that came with the intent, without the bytes of their images. A further intent
     (`is_further`) has no facts about the entity: no parent, name, cantrip and crystal.
     """
 
@@ -66,6 +68,7 @@ class EntityStartedEvent(EntityEvent, frozen=True, gc=False):
     key: str | None = None
     by: str = ""
     trace: str | None = None
+    history: tuple[PastMessage, ...] = ()
 
 
 class SteeredEvent(EntityEvent, frozen=True, gc=False):
@@ -79,6 +82,13 @@ class ResumedEvent(EntityEvent, frozen=True, gc=False):
     """The person or program `by` resumed the entity after a crash."""
 
     by: str
+
+
+class AdoptedEvent(EntityEvent, frozen=True, gc=False):
+    """From here on the entity works with another cantrip: the one with this id, and the name if it has one."""
+
+    cantrip_id: str
+    cantrip: str | None = None
 
 
 class FoldedEvent(EntityEvent, frozen=True, gc=False):
@@ -131,6 +141,13 @@ class EntityEndedEvent(EntityEvent, frozen=True, gc=False):
     usage: Usage = NO_USAGE
     by: str = ""
     outcome: Outcome | None = None
+
+
+class ForgottenEvent(EntityEvent, frozen=True, gc=False):
+    """The content of the entity's log was erased. `by` asked for it, and `why` says the reason."""
+
+    by: str
+    why: str
 
 
 class ServerChangedEvent(EntityEvent, frozen=True, gc=False):
@@ -267,12 +284,16 @@ class RequestedEvent(StepEvent, frozen=True, gc=False):
 
 
 class DecidedEvent(StepEvent, frozen=True, gc=False):
-    """A request was decided: "allow", "deny", "answer" or "expired"; a deferred call got an "answer" or an "error"."""
+    """A request was decided: "allow", "deny", "answer" or "expired"; a deferred call got an "answer" or an "error".
+
+    `by` and `door` say who decided, and how that is known.
+    """
 
     request_id: str
     decision: str
     by: str
     note: str
+    door: str = ""
 
 
 class SampledEvent(StepEvent, frozen=True, gc=False):

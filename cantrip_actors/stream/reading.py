@@ -22,11 +22,13 @@ from cantrip_actors.machine.evolve import fold, is_entity_end
 from cantrip_actors.machine.project import TurnReader, get_outcome, get_sender, get_time
 from cantrip_actors.machine.state import Shape, State
 from cantrip_actors.records.records import (
+    Adopted,
     ChildStarted,
     Committed,
     Decided,
     Ended,
     Folded,
+    ForgottenRecord,
     GateFinished,
     GateStarted,
     Header,
@@ -42,6 +44,7 @@ from cantrip_actors.records.records import (
 )
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.stream.events import (
+    AdoptedEvent,
     DecidedEvent,
     DelegatedEvent,
     EntityEndedEvent,
@@ -50,6 +53,7 @@ from cantrip_actors.stream.events import (
     EpisodeEndedEvent,
     FinalResponseEvent,
     FoldedEvent,
+    ForgottenEvent,
     ImageEvent,
     RequestedEvent,
     ResumedEvent,
@@ -128,6 +132,7 @@ def _read_intent(record: IntentGiven, at: float, header: Header | None) -> Entit
         key=record.key,
         by=record.sender or "",
         trace=record.trace,
+        history=record.history,
     )
     if header is None:
         return started
@@ -249,7 +254,16 @@ _READ: Final[dict[type[Record], Callable[[Any, float], Iterable[EntityEvent]]]] 
     Ended: lambda _record, _at: (),
     Requested: _read_request,
     Decided: lambda record, at: (
-        DecidedEvent(record.entity_id, at, record.turn_id, record.request_id, record.decision, record.by, record.note),
+        DecidedEvent(
+            record.entity_id,
+            at,
+            record.turn_id,
+            record.request_id,
+            record.decision,
+            record.by,
+            record.note,
+            record.door,
+        ),
     ),
     ChildStarted: lambda record, at: (
         DelegatedEvent(record.entity_id, at, record.turn_id, record.tool_call_id, record.child_id, record.trace),
@@ -260,9 +274,11 @@ _READ: Final[dict[type[Record], Callable[[Any, float], Iterable[EntityEvent]]]] 
     Steered: lambda record, at: (SteeredEvent(record.entity_id, at, record.text, record.sender or ""),),
     Resumed: lambda record, at: (ResumedEvent(record.entity_id, at, record.by),),
     Rewarded: lambda record, at: (RewardedEvent(record.entity_id, at, record.turn_id, record.reward, record.by),),
+    Adopted: lambda record, at: (AdoptedEvent(record.entity_id, at, record.cantrip_id, record.cantrip_name),),
     Folded: lambda record, at: (
         FoldedEvent(record.entity_id, at, record.first, record.last, record.marker, record.usage),
     ),
+    ForgottenRecord: lambda record, at: (ForgottenEvent(record.entity_id, at, record.by, record.why),),
     Undone: lambda record, at: (UndoneEvent(record.entity_id, at, record.first, record.last, record.sender or ""),),
 }
 

@@ -135,6 +135,40 @@ class TestCast:
         assert said.code == 2
         assert "--context" in said.err
 
+    @pytest.mark.rule("W-21")
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("talk.json", '[{"role": "user", "content": "one"}, {"role": "assistant", "content": "two"}]'),
+            ("talk.yaml", "- {role: user, content: one}\n- {role: assistant, content: two}\n"),
+            ("talk.jsonl", '{"role": "user", "content": "one"}\n\n{"role": "assistant", "content": "two"}\n'),
+        ],
+    )
+    def test_an_earlier_conversation_is_read_from_a_file(self, cantrip, place, name, text):
+        (place / name).write_text(text)
+        entity = cantrip("cast", "recipe.yaml", "count", "--history", name, "--json").json["entity_id"]
+        with open_loom("sqlite:.cantrip/loom.db") as loom:
+            history = loom.records(entity)[1].history
+            assert [(one.role, one.content) for one in history] == [("user", "one"), ("assistant", "two")]
+
+    @pytest.mark.rule("W-21")
+    @pytest.mark.parametrize(
+        ("name", "text", "why"),
+        [
+            ("none.json", None, "--history"),
+            ("a.json", "{", "--history"),
+            ("a.jsonl", '{"role": "user", "content": "one"}\n{', "--history"),
+            ("a.json", '{"role": "user"}', "--history"),
+            ("a.json", '[{"role": "judge", "content": "x"}]', "history[0]"),
+        ],
+    )
+    def test_a_conversation_that_cannot_be_read_exits_with_2(self, cantrip, place, name, text, why):
+        if text is not None:
+            (place / name).write_text(text)
+        said = cantrip("cast", "recipe.yaml", "count", "--history", name)
+        assert (said.code, why in said.err) == (2, True)
+        assert not (place / ".cantrip").exists() or why == "history[0]"
+
     @pytest.mark.parametrize("url", ["nothing:x", "jsonl:", "loom.txt", "jsonl:recipe.yaml/x.jsonl"])
     def test_a_loom_that_cannot_be_opened_exits_with_2(self, cantrip, url):
         said = cantrip("cast", "recipe.yaml", "count", "--loom", url)

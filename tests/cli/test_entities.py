@@ -76,6 +76,12 @@ class TestNamed:
         assert (said["result"], said["terminated"], said["entity_id"]) == ("milk, bread, eggs", True, row["id"])
         assert effects(place) == ["milk", "bread", "eggs"]
 
+    @pytest.mark.rule("W-21")
+    def test_an_intent_comes_after_an_earlier_conversation(self, cantrip, place):
+        (place / "talk.json").write_text('[{"role": "user", "content": "eggs"}]')
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        assert cantrip("send", "notes", "bread", "--history", "talk.json", "-q").out == "milk, eggs, bread\n"
+
     def test_long_lived_entities_work_on_trio(self, cantrip):
         assert cantrip("invoke", "notes.yaml", "milk", "--name", "notes").out == "milk\n"
         assert cantrip("send", "notes", "bread", "--backend", "trio").out == "milk, bread\n"

@@ -104,7 +104,8 @@ async def test_a_forgotten_entity_is_read_without_content(tmp_path):
         assert [(turn.id, turn.forgotten, turn.utterance) for turn in turns] == [(episode.thread[-1].id, True, "")]
         assert b"MARK" not in thread_jsonl(turns)
         page = b"".join(html_page(loom, [episode.entity_id]))
-        assert b"forgotten by anna: asked" in page
+        assert b'"event":"forget"' in page
+        assert b'"why":"asked"' in page
         assert b"MARK" not in page
         assert len(list(chat_jsonl(conversation_of(loom, one) for one in loom.entities()))) == 1
         assert statistics(loom).states == {"forgotten": 1, "terminated": 1}

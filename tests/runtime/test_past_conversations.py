@@ -9,6 +9,7 @@ from cantrip_actors import (
     Call,
     Cantrip,
     Circle,
+    EntityStartedEvent,
     Folding,
     Image,
     InvalidIntent,
@@ -24,7 +25,9 @@ from cantrip_actors.loom.export.atif import segments, trajectory
 from cantrip_actors.loom.export.chat import build_chat_messages
 from cantrip_actors.loom.export.conversation import build_messages, conversation_of
 from cantrip_actors.loom.export.html import html_page
+from cantrip_actors.loom.export.story import build_data, read_durable
 from cantrip_actors.runtime.entity import cells
+from cantrip_actors.stream.reading import EventLog, read_events
 from cantrip_actors.terms import history as histories
 from cantrip_actors.wards import max_turns
 from tests.crystal.asking import TOOLS
@@ -212,6 +215,31 @@ async def test_a_history_has_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> 
             await runtime.cast(make([]), "go", history=[{"role": "user", "content": "x" * 120}])
         with pytest.raises(InvalidIntent, match="at most 3 messages"):
             await runtime.cast(make([]), "go", history=[{"role": "user", "content": "x"}] * 4)
+
+
+async def test_the_event_of_an_intent_has_its_history_without_bytes() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(make([]), "And now?", history=TALK)
+        await entity.episode()
+        events = runtime.events(entity=entity.id)
+        await entity.send("And then?", history=TALK[:1])
+        further = await anext(events)
+        events.close()
+        records = runtime.loom.records(entity.id)
+    first, *_ = read_events(records)
+    assert isinstance(first, EntityStartedEvent)
+    assert isinstance(further, EntityStartedEvent)
+    assert ([message.role for message in first.history], first.history[1].images) == (ROLES, 1)
+    assert [message.content for message in further.history] == ["Be kind."]
+    (
+        begun,
+        *_,
+    ) = [build_data(one) for one in read_durable(EventLog(), records)]
+    assert [(message["role"], message.get("gate")) for message in begun["history"]] == [
+        *zip(ROLES, [None, None, None, CALLED.gate, None], strict=True)
+    ]
+    assert begun["history"][1]["images"][0]["url"].startswith("data:image/png;base64,")
+    assert "images" not in begun
 
 
 async def test_exports_have_the_messages_of_a_history() -> None:

@@ -154,6 +154,11 @@ def as_forgotten(record: Record) -> ForgottenRecord | None:
     return record if type(record) is ForgottenRecord else None
 
 
+def as_intent(record: Record) -> IntentGiven | None:
+    """Return the record if it gives an intent, else None."""
+    return record if type(record) is IntentGiven else None
+
+
 def is_for_lease_holder(record: Record) -> bool:
     """Return whether only the holder of the lease may append the record.
 

@@ -40,7 +40,6 @@ class Entry(NamedTuple):
 
     `text` is the intent, the message, the fold's marker, the new system prompt, the reason of the end (`reason` is the
     short form), or an utterance whose turn a crash interrupted. The `reason` of a move is the id of the new cantrip.
-    `durations` are those of the turn's gates, in milliseconds.
     """
 
     kind: Literal["intent", "steer", "fold", "turn", "end", "cut", "moved", "undo"]
@@ -50,7 +49,6 @@ class Entry(NamedTuple):
     context: Any = None
     reason: str = ""
     turn: Turn | None = None
-    durations: tuple[float, ...] = ()
     history: tuple[Recalled, ...] = ()
     """The messages before an intent."""
 
@@ -58,26 +56,28 @@ class Entry(NamedTuple):
 def read_entries(records: Sequence[Record]) -> Iterator[Entry]:
     """Yield the history of one entity, in order, from its whole log."""
     turns = read_turns(records)
-    said: Utterance | None = None
-    durations: list[float] = []
     for record in records:
         make = _ENTRIES.get(type(record))
         if make is not None:
             yield make(record)
+        if isinstance(record, Committed):
+            yield Entry("turn", "", record.at, turn=next(turns))
+    utterance = find_cut_utterance(records)
+    if utterance is not None:
+        yield Entry("cut", render_utterance(utterance), images=utterance.images)
+
+
+def find_cut_utterance(records: Sequence[Record]) -> Utterance | None:
+    """Return the utterance at the end of a log that is not yet a turn; None if there is none."""
+    for record in reversed(records):
         match record:
-            case IntentGiven() | Undone() | ForgottenRecord():
-                said = None
             case Utterance():
-                said, durations = record, []
-            case GateFinished():
-                durations.append(record.duration_ms)
-            case Committed():
-                yield Entry("turn", "", record.at, turn=next(turns), durations=tuple(durations))
-                said, durations = None, []
+                return record
+            case Committed() | IntentGiven() | Undone() | ForgottenRecord():
+                return None
             case _:
                 pass
-    if said is not None:
-        yield Entry("cut", _render_utterance(said), images=said.images)
+    return None
 
 
 def collect_rewards(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
@@ -153,7 +153,7 @@ class TurnReader:
     def __init__(self) -> None:
         self._cantrip_id = ""
         self._said: Utterance | None = None
-        self._gates: list[Observation] = []
+        self._gates: list[GateFinished] = []
         self._decisions: list[Decided] = []
         self._resumes: list[Resumed] = []
 
@@ -161,7 +161,7 @@ class TurnReader:
         """Add the next record of the log; return the turn if this record commits it."""
         match record:
             case GateFinished():
-                self._gates.append(record.observation)
+                self._gates.append(record)
             case Utterance():
                 self._said, self._gates, self._decisions = record, [], []
             case Decided():
@@ -191,10 +191,11 @@ def list_finished_calls(records: Iterable[Record]) -> list[GateFinished]:
     return [one for one in records if isinstance(one, GateFinished)]
 
 
-def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation], cantrip: str) -> Turn:
+def _build_turn(done: Committed, said: Utterance | None, finished: list[GateFinished], cantrip: str) -> Turn:
     continues = done.utterance_id != done.turn_id
     usage = NO_USAGE if said is None or continues else said.usage
     calls = said.tool_calls if said is not None else ()
+    gates = [one.observation for one in finished]
     if calls:
         args = {call.id: call.args for call in calls}
         gates = [
@@ -218,7 +219,7 @@ def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation
         cantrip_id=cantrip,
         entity_id=done.entity_id,
         sequence=done.sequence,
-        utterance=_render_utterance(said),
+        utterance=render_utterance(said),
         observation="\n".join(o.content for o in gates),
         gate_calls=tuple(gates),
         metadata=TurnMetadata(
@@ -244,6 +245,7 @@ def _build_turn(done: Committed, said: Utterance | None, gates: list[Observation
         citations=find_citations(said.metadata) if said is not None and not continues else (),
         left_out=_read_left_out(said) if said is not None and not continues else (),
         adjusted=_read_adjusted(said) if said is not None and not continues else {},
+        gate_durations=tuple(one.duration_ms for one in finished),
     )
 
 
@@ -278,7 +280,8 @@ def _explain_forgotten(record: ForgottenRecord) -> str:
     return f"forgotten{by}: {record.why}" if record.why else f"forgotten{by}"
 
 
-def _render_utterance(said: Utterance | None) -> str:
+def render_utterance(said: Utterance | None) -> str:
+    """Return the text of an utterance, with its program and its calls."""
     if said is None:
         return ""
     parts = [said.content] if said.content else []

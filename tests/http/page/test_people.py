@@ -70,6 +70,48 @@ def test_idle_actors_are_folded_away_and_a_phone_begins_with_what_needs_a_person
             assert page.locator("#tabs button").first.inner_text().startswith("Needs you")
 
 
+@pytest.mark.rule("V-24", "W-52")
+@pytest.mark.parametrize(
+    ("button", "text", "heard"),
+    [("Deliver", '{"size": 3}', '{"size": 3}'), ("Deliver", "built", "built"), ("It failed", "no disk", "no disk")],
+)
+def test_the_result_of_a_deferred_call_is_delivered_in_the_timeline(
+    chrome: Any, service: Live, button: str, text: str, heard: str
+) -> None:
+    entity = cast(service, "echo", "build docs")
+    with opened(chrome, service) as page:
+        show(page, entity)
+        card = page.locator("#main .step.ask .card.ask")
+        card.wait_for()
+        assert "waits for the result of build" in " ".join(card.inner_text().split())
+        assert card.locator(".values dd").inner_text() == '"docs"'
+        assert page.locator("#needs .card.ask").filter(has_text="build").count() == 1
+        card.locator("textarea").fill(text)
+        card.locator(f'button:has-text("{button}")').click()
+        page.wait_for_selector('#main .step:has-text("Ended: done")')
+        assert page.locator(".card.ask").filter(has_text="build").count() == 0
+    turns = [one["data"] for one in story(service, entity) if one["event"] == "turn"]
+    seen = next(call for turn in turns for call in turn["gate_calls"])
+    assert (seen["is_error"], seen["result"]) == (button == "It failed", json.loads(heard) if "{" in heard else heard)
+
+
+@pytest.mark.rule("W-21", "W-54")
+def test_the_history_of_an_intent_is_shown_before_it(chrome: Any, service: Live) -> None:
+    history = [
+        {"role": "user", "content": "Where is order 17?"},
+        {"role": "assistant", "tool_calls": [{"id": "c1", "gate": "find_order", "args": {"id": 17}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "in Oslo"},
+    ]
+    body = {"cantrip": "echo", "intent": "And now?", "history": history}
+    with opened(chrome, service) as page:
+        entity = service.call(service.on.post, "casts", body)["entity_id"]
+        show(page, entity)
+        page.click('#main .card.said summary:has-text("3 messages before it")')
+        shown = " ".join(page.inner_text("#main .card.said").split())
+        parts = ("Where is order 17?", "calls find_order id 17", "result of find_order in Oslo", "And now?")
+        assert sorted(parts, key=shown.index) == list(parts)
+
+
 @pytest.mark.rule("W-55")
 @pytest.mark.parametrize("context", ['{"room": 12}', "the red room"])
 def test_files_and_context_go_into_a_cast_and_files_into_a_message(

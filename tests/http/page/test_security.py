@@ -11,6 +11,7 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, gate, scripted
 from cantrip_actors.http.live_page import PAGE_HEADERS, assets
+from cantrip_actors.page.texts import read_texts
 from cantrip_actors.wards import max_turns
 from tests.http.browser import Live, live
 from tests.http.page.pages import IN_CHROMIUM, cast, opened, show
@@ -182,10 +183,7 @@ def test_the_page_works_from_an_installed_wheel(chrome: Any, tmp_path: Path) -> 
         subprocess.run(build, cwd=project, check=True, capture_output=True)
     (wheel,) = built.glob("cantrip_actors-*.whl")
     packed = set(zipfile.ZipFile(wheel).namelist())
-    page_files = {f"cantrip_actors/http/page/{path.partition('/page/')[2][13:] or 'page.html'}" for path in assets()}
-    page_files.add("cantrip_actors/http/page/vendor/markdown-it.LICENSE")
-    shared = {"cantrip_actors/http/page/shared.js": "cantrip_actors/loom/export/page/shared.js"}
-    assert {shared.get(one, one) for one in page_files} <= packed
+    assert {f"cantrip_actors/page/web/{name}" for name in (*read_texts(), "vendor/markdown-it.LICENSE")} <= packed
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
     wheels = [str(path) for path in built.glob("*.whl")]
     subprocess.run([*install, "--target", str(there), *wheels], check=True, capture_output=True)

@@ -25,7 +25,7 @@ from cantrip_actors.records.records import (
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall
-from tests.loom.export.test_html import Reader, browser, needs_browser, shown  # noqa: F401  # fixtures
+from tests.loom.export.test_html import Reader, in_chromium
 from tests.loom.histories import AT, header, run
 from tests.loom.test_view import loom_of
 from tests.pictures import png
@@ -122,7 +122,7 @@ class TestLines:
         (line,) = chat_jsonl([conversation_of(bare, "e")])
         page = b"".join(html_page(bare))
         for told in (thread_jsonl(bare.turns("e")), line, atif_json(trajectory(bare, "e")), page):
-            assert b"base64," not in told
+            assert b"data:image/png;base64," not in told
         assert json.loads(line)["messages"][1]["content"][1] == {"type": "text", "text": A.label}
         Trajectory.model_validate(trajectory(bare, "e"))
 
@@ -132,19 +132,27 @@ class TestThePage:
         page = b"".join(html_page(loom()))
         assert b"img-src data:;" in page
         read = Reader(page)
-        intent, turn, steered, _ = read.data["e-0"]["items"]
-        assert [one["src"] for one in intent["images"]] == [address(A), address(B)]
-        assert turn["seen"][0]["images"] == [{"src": address(B), "label": B.label}]
-        assert steered["images"] == [{"src": None, "label": "https://example.org/a.png"}]
-        assert read.data["index"]["entities"][0]["intent"] == f"Compare this:\nwith this: {A.label} {B.label}"
+        intent, turn, steered, *_ = (item["data"] for item in read.data["e-0"]["items"])
+        assert [one["url"] for one in intent["images"]] == [address(A), address(B)]
+        assert [one["url"] for one in turn["gate_calls"][0]["images"]] == [address(B)]
+        assert [one["url"] for one in steered["images"]] == ["https://example.org/a.png"]
+        assert intent["intent"] == f"Compare this:\nwith this: {A.label} {B.label}"
         assert "img" not in read.tags
 
-    @needs_browser
-    def test_a_browser_shows_the_images_of_a_page(self, shown):  # noqa: F811  # a fixture
-        seen = shown(loom(), "#e=e")
-        sizes = seen.run(
-            "return Promise.all([...document.querySelectorAll('#main img')].map((one) => one.decode().then("
-            "() => [one.naturalWidth, one.naturalHeight, one.alt])))"
+
+@pytest.mark.rule("W-54")
+class TestTheShownPage:
+    pytestmark = in_chromium
+
+    def test_a_browser_shows_the_images_of_a_page_after_a_click(self, shown):
+        seen = shown(loom(), "#/e/e")
+        seen.wait_for_selector("article.turn")
+        seen.keyboard.press("e")
+        for _ in range(3):
+            seen.locator("#main button.picture").first.click()
+        sizes = seen.evaluate(
+            "Promise.all([...document.querySelectorAll('#main img')].map((one) => one.decode().then("
+            "() => [one.naturalWidth, one.naturalHeight])))"
         )
-        assert sizes == [[64, 48, A.label], [32, 16, B.label], [32, 16, B.label]]
-        assert "https://example.org/a.png" in seen.text("#main")
+        assert sizes == [[64, 48], [32, 16], [32, 16]]
+        assert "https://example.org/a.png" in seen.inner_text("#main")

@@ -1,7 +1,35 @@
-// Nodes, numbers and texts of the live page; what it shares with the exported page is in shared.js.
+// Nodes, numbers and texts of the page. Whatever entities say becomes text nodes, and attributes of a fixed list: no markup is ever
+// parsed.
 
-import { fill, h, plain, write } from "./shared.js";
-export { h, plain, write };
+const ATTRIBUTES = new Set(["accept", "alt", "autocomplete", "checked", "class", "colspan", "cols", "d", "datetime", "dir", "disabled", "fill", "for",
+  "height", "hidden", "href", "id", "loading", "maxlength", "name", "open", "placeholder", "points", "rel", "required", "role", "rows",
+  "multiple", "selected", "spellcheck", "src", "start", "step", "tabindex", "target", "title", "type", "value", "viewBox", "width"]);
+
+export const fill = (made, options, inside) => {
+  for (const [name, value] of Object.entries(options ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (ATTRIBUTES.has(name) || /^(aria|data)-/.test(name)) made.setAttribute(name, value === true ? "" : value);
+    else throw new Error(`the page sets no attribute ${name}`);
+  }
+  made.append(...inside.flat(3).filter((one) => one !== null && one !== undefined && one !== "" && one !== false));
+  return made;
+};
+export const h = (tag, options, ...inside) => fill(document.createElement(tag), options, inside);
+
+// Signs that move, hide or turn round what stands beside them, and those of terminals, are shown as what they are.
+const ODD = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]|\r(?!\n)/gu;
+export const plain = (text) => String(text ?? "").slice(0, 500).replace(ODD, "\ufffd").replace(/\s+/g, " ").trim();
+export const write = (into, text) => {
+  let done = 0;
+  for (const match of text.matchAll(ODD)) {
+    const code = `U+${match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+    into.append(text.slice(done, match.index), h("span", { class: "odd", title: code }, code));
+    done = match.index + match[0].length;
+  }
+  into.append(text.slice(done));
+  return into;
+};
 
 export const button = (options, ...inside) => h("button", { type: "button", ...options }, ...inside);
 export const linkTo = (id, turn) => `#/e/${encodeURIComponent(id)}${turn ? `/t/${turn}` : ""}`;
@@ -60,7 +88,7 @@ export const pill = ([shape, word, tone]) => h("span", { class: `pill ${tone}` }
 // --------------------------------------------------------------------------------------------------------------- numbers
 
 export const number = (n) => (n < 1e4 ? Math.round(n).toLocaleString("en") : n < 1e6 ? `${(n / 1e3).toFixed(1)}k` : `${(n / 1e6).toFixed(2)}M`);
-export const money = (n) => (n ? `$${n < 0.01 ? n.toPrecision(1) : n.toFixed(2)}` : "");
+export const money = (n) => (n && Number.isFinite(n) ? `$${n < 0.01 ? n.toPrecision(1) : n.toFixed(2)}` : "");
 export const plural = (n, one, many) => `${number(n)} ${n === 1 ? one : many ?? `${one}s`}`;
 export const span = (s) => {
   if (s < 1) return `${Math.max(1, Math.round(s * 1000))} ms`;
@@ -83,7 +111,7 @@ export const day = (at) => (isToday(at) ? "Today" : at >= midnight(1) && at < mi
 // A moment: the time of a moment of today, with its date if it was on another day.
 export const moment = (at) => (isToday(at) ? clock(at) : `${inYear(DATES, new Date(at))}, ${SHORT_CLOCK.format(at)}`);
 export const time = (at) => h("time", { class: "dim", datetime: new Date(at).toISOString(), title: WHOLE.format(at) }, moment(at));
-export const short = (id) => String(id).slice(-6);
+export const short = (id) => String(id).slice(-8);
 
 // ----------------------------------------------------------------------------------------------------------------- texts
 
@@ -119,8 +147,9 @@ export const asText = (value) => (typeof value === "string" ? value : JSON.strin
 const PICTURE = /^data:image\/(png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]+$/;
 export const picture = (image) => {
   const label = plain(image.filename ?? image.media_type ?? "file");
+  if (/^https?:/.test(image.url ?? "")) return h("p", { class: "dim" }, plain(image.url));
   if (!PICTURE.test(image.url ?? "")) return h("p", { class: "dim" }, `${label}, ${number(image.size ?? 0)} bytes`);
-  const more = button({ class: "more", onclick: () => more.replaceWith(h("img", { src: image.url, alt: label })) },
+  const more = button({ class: "more picture", onclick: () => more.replaceWith(h("img", { src: image.url, alt: label })) },
     `Show the image (${label})`);
   return more;
 };

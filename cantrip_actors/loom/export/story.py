@@ -1,31 +1,35 @@
-"""Events as event streams show them: which kinds are durable, and their content as JSON."""
+"""The story of an entity: its durable events as JSON, as event streams and pages show them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from cantrip_actors import (
+from cantrip_actors.loom.export.shapes import message_shape, outcome_shape
+from cantrip_actors.loom.export.thread import build_image_fields, build_turn_fields
+from cantrip_actors.machine.project import as_intent
+from cantrip_actors.records.door import name_decider
+from cantrip_actors.records.records import Record, get_images
+from cantrip_actors.records.turn import Turn
+from cantrip_actors.stream.events import (
+    AdoptedEvent,
     DecidedEvent,
     EntityEndedEvent,
     EntityEvent,
     EntityStartedEvent,
     EpisodeEndedEvent,
     FoldedEvent,
+    ForgottenEvent,
     RequestedEvent,
     ResumedEvent,
     RewardedEvent,
     SteeredEvent,
     StepCompleteEvent,
-    Turn,
     UndoneEvent,
 )
-from cantrip_actors.http.shapes import outcome_shape
-from cantrip_actors.loom.export.thread import build_image_fields, build_turn_fields
-from cantrip_actors.records.records import Record
-from cantrip_actors.runtime.events.loom_log import LoomEvent
 from cantrip_actors.stream.reading import EventId, EventLog, format_instant
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.history import build_history_messages
 
 DURABLE: Final[dict[type[EntityEvent], str]] = {
     EntityStartedEvent: "entity",
@@ -33,12 +37,14 @@ DURABLE: Final[dict[type[EntityEvent], str]] = {
     StepCompleteEvent: "turn",
     RequestedEvent: "request",
     DecidedEvent: "decision",
+    AdoptedEvent: "adopt",
     FoldedEvent: "fold",
     UndoneEvent: "undo",
     RewardedEvent: "reward",
     ResumedEvent: "resume",
     EpisodeEndedEvent: "episode",
     EntityEndedEvent: "end",
+    ForgottenEvent: "forget",
 }
 """The kinds of events that a stream shows with an id; a further intent is an `intent`."""
 
@@ -51,8 +57,8 @@ class DurableEvent(NamedTuple):
     event: EntityEvent
     turn: Turn | None
     """The whole turn that a `turn` completes."""
-    images: tuple[File, ...] = ()
-    """The images of an intent, or of a message that steers."""
+    record: Record
+    """The record that it is of."""
     own_id: str = ""
     """In the stream of all entities, the id in the stream of its entity."""
 
@@ -68,21 +74,7 @@ def read_durable(log: EventLog, records: Iterable[Record]) -> Iterator[DurableEv
         for event in log.add(record):
             kind = find_kind(event)
             if kind is not None:
-                yield DurableEvent(find_id(event), kind, event, log.turn, list_images(record))
-
-
-def select_durable(events: Iterable[LoomEvent]) -> Iterator[DurableEvent]:
-    """Yield those of a loom's events that a stream shows with an id."""
-    for position, event, turn, record in events:
-        kind = find_kind(event)
-        if kind is not None:
-            yield DurableEvent(position, kind, event, turn, list_images(record), event.id)
-
-
-def list_images(record: Record) -> tuple[File, ...]:
-    """Return the images of an intent, or of a message that steers; those of a turn are in the turn."""
-    images: tuple[File, ...] = getattr(record, "images", ())
-    return images
+                yield DurableEvent(_find_id(event), kind, event, log.turn, record)
 
 
 def find_kind(event: EntityEvent) -> str | None:
@@ -117,19 +109,25 @@ def read_page(
     return EventPage(events[start:end], start, len(events) - end)
 
 
-def find_id(event: EntityEvent) -> EventId:
-    """Return the id of an event that was read from a log."""
+def _find_id(event: EntityEvent) -> EventId:
     id = EventId.parse(event.id)
     assert id is not None, "a log gives its events their ids"
     return id
 
 
+def build_item(durable: DurableEvent) -> dict[str, Any]:
+    """Return an event of an entity's story: its id, its kind and its content."""
+    return {"id": str(durable.id), "event": durable.kind, "data": build_data(durable)}
+
+
 _PLAIN: Final[dict[type[EntityEvent], tuple[str, ...]]] = {
     SteeredEvent: ("text",),
+    AdoptedEvent: ("cantrip_id", "cantrip"),
     FoldedEvent: ("first", "last", "marker"),
     UndoneEvent: ("first", "last"),
     RewardedEvent: ("turn_id", "reward"),
     ResumedEvent: (),
+    ForgottenEvent: ("why",),
 }
 """The events that are shown as they are, and their fields."""
 
@@ -139,25 +137,39 @@ def build_data(durable: DurableEvent) -> dict[str, Any]:
     event, entity_id, at = durable.event, durable.event.entity_id, format_instant(durable.event.at)
     sender = getattr(event, "by", "")
     by = {"by": sender} if sender else {}
-    images = {"images": list(map(build_image_fields, durable.images))} if durable.images else {}
     match event:
         case StepCompleteEvent():
             assert durable.turn is not None, "a turn is complete when it is committed"
             return _build_turn(durable.turn)
         case EntityStartedEvent():
-            return {"id": entity_id, **_build_beginning(event, at), **images, **by}
+            return {"id": entity_id, **_build_beginning(event, at), **_build_given(durable.record), **by}
         case RequestedEvent():
             return _build_request(event, at)
         case DecidedEvent():
             decided = {name: getattr(event, name) for name in ("decision", "by", "note")}
-            return {"id": event.request_id, "entity": entity_id, **decided, "at": at}
+            decider = name_decider(event.by, event.door)
+            return {"id": event.request_id, "entity": entity_id, **decided, "decider": decider, "at": at}
         case EpisodeEndedEvent() | EntityEndedEvent():
             assert event.outcome is not None, "a log knows how its episodes ended"
             state = event.outcome.reason
             return {"id": entity_id, "state": state, **outcome_shape(entity_id, event.outcome), "at": at, **by}
         case _:
             fields = {name: getattr(event, name) for name in _PLAIN[type(event)]}
-            return {"id": entity_id, **fields, **images, "at": at, **by}
+            return {"id": entity_id, **fields, **_build_images(get_images(durable.record)), "at": at, **by}
+
+
+def _build_images(images: Iterable[File]) -> dict[str, Any]:
+    shown = list(map(build_image_fields, images))
+    return {"images": shown} if shown else {}
+
+
+def _build_given(record: Record) -> dict[str, Any]:
+    """Return what came with an intent: its images, and the messages of an earlier conversation."""
+    given = as_intent(record)
+    if given is None:
+        return {}
+    history = list(map(message_shape, build_history_messages(given.history, given.past_images)))
+    return _build_images(given.own_images) | ({"history": history} if history else {})
 
 
 def _build_beginning(event: EntityStartedEvent, at: str) -> dict[str, Any]:
@@ -195,9 +207,21 @@ def _build_request(event: RequestedEvent, at: str) -> dict[str, Any]:
 
 
 def _build_turn(turn: Turn) -> dict[str, Any]:
-    parts = {"thinking": turn.thinking, "code": turn.code}
+    """Return a turn; calls of its utterance that it has no result of are `open_calls`."""
+    fields = build_turn_fields(turn)
+    finished = {seen.tool_call_id for seen in turn.gate_calls}
+    open_calls = [
+        {"gate": call.gate, "args": call.args or {}, "tool_call_id": call.id}
+        for call in (() if turn.continues else turn.tool_calls)
+        if call.id not in finished
+    ]
+    timed = zip(fields["gate_calls"], turn.gate_calls, turn.gate_durations, strict=True)
+    calls = [{**call, "duration_ms": ms, **({"ephemeral": True} if seen.ephemeral else {})} for call, seen, ms in timed]
+    more = {"thinking": turn.thinking, "code": turn.code, "open_calls": open_calls, "continues": turn.continues}
     return {
-        **build_turn_fields(turn),
+        **fields,
+        "metadata": {**fields["metadata"], "cost": turn.metadata.cost},
+        "gate_calls": calls,
         "content": turn.content,
-        **{name: text for name, text in parts.items() if text},
+        **{name: value for name, value in more.items() if value},
     }

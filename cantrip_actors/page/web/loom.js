@@ -18,20 +18,21 @@ export class LoomPane {
   #query = "";
   #gate = "";
 
-  #hits = new Map(); // entity id -> the first turn or text in which the search found the query
+  #hits = new Map(); // entity id -> the turns and texts in which the search found the query, the first in the row of the entity
+  #rowHits = new Map(); // id of a row -> its hit, which is one of several of its entity
   #asked = 0;
   #timer = 0;
 
-  constructor(node, model, { onSelect, onOlder, onFilter, search, load }) {
-    Object.assign(this, { model, onFilter, searchTexts: search, load });
+  constructor(node, model, source, { onSelect, onOlder, onFilter }) {
+    Object.assign(this, { model, source, onFilter });
     this.tree = new Tree({
       label: "Entities", rowHeight: 66, empty: "Nothing has been cast yet.",
       make: (row, id) => this.#make(row, id), update: (row, id) => this.#update(row, id),
-      onSelect: (id) => onSelect(id, this.#hits.get(id)?.sequence || null),
+      onSelect: (id) => { const hit = this.#rowHits.get(id) ?? this.#hits.get(id)?.[0]; onSelect(hit?.entity_id ?? id, hit?.sequence || null); },
       onToggle: (id) => { this.#closed.has(id) ? this.#closed.delete(id) : this.#closed.add(id); this.rebuild(); },
     });
     this.search = h("input", { type: "search", placeholder: "Search all texts", "aria-label": "Search entities and their texts", autocomplete: "off", spellcheck: "false",
-      oninput: () => { this.#query = this.search.value.trim().toLowerCase(); this.#hits.clear(); this.#refilter(); this.#searchLater(); },
+      oninput: () => { this.#query = this.search.value.trim().toLowerCase(); this.#refilter(); },
       onkeydown: (event) => { if (event.key === "Enter") this.tree.focus(); } });
     this.gates = h("select", { "aria-label": "Entities that called a gate", hidden: true, onchange: () => { this.#gate = this.gates.value; this.#refilter(); } }, h("option", { value: "" }, "any gate"));
     this.count = h("span", { class: "count" });
@@ -42,20 +43,22 @@ export class LoomPane {
     node.append(h("div", { class: "head" }, h("h2", { id: "loom-title" }, "Loom"), this.count),
       h("div", { class: "finder" }, this.search, this.gates, this.chips, this.problem), this.tree.box, this.older);
   }
-  // What is known here is filtered at once; the texts of all turns are searched when a person pauses.
+  // What is known here is filtered at once; the texts of all turns are searched when a person pauses, and so are calls that failed.
   #searchLater() {
     clearTimeout(this.#timer);
     this.#asked++;
-    if (this.#query.length > 2) this.#timer = setTimeout(() => this.#search(this.#asked), 250);
+    this.#hits.clear();
+    const query = { ...(this.#query.length > 2 ? { q: this.#query } : {}), ...(this.#filter === "errors" ? { errors: true } : {}) };
+    if (query.q || query.errors) this.#timer = setTimeout(() => this.#search(query, this.#asked), 250);
     setText(this.problem, "");
   }
-  async #search(asked) {
+  async #search(query, asked) {
     try {
-      const hits = await this.searchTexts(this.#query);
-      for (const hit of hits) if (asked === this.#asked && !this.model.entities.has(hit.entity_id)) await this.load(hit.entity_id);
+      const hits = await this.source.search(query);
+      for (const hit of hits) if (asked === this.#asked && !this.model.entities.has(hit.entity_id)) this.model.add(await this.source.entity(hit.entity_id));
       if (asked !== this.#asked) return;
-      for (const hit of hits) if (!this.#hits.has(hit.entity_id)) this.#hits.set(hit.entity_id, hit);
-      this.#refilter();
+      for (const hit of hits) this.#hits.has(hit.entity_id) ? this.#hits.get(hit.entity_id).push(hit) : this.#hits.set(hit.entity_id, [hit]);
+      this.#redraw();
     } catch (error) { if (asked === this.#asked) setText(this.problem, `The texts could not be searched: ${plain(error.message)}`); }
   }
   filter(key) {
@@ -63,7 +66,8 @@ export class LoomPane {
     for (const chip of this.chips.querySelectorAll("[data-filter]")) setAttr(chip, "aria-pressed", String(chip.dataset.filter === key));
     this.#refilter();
   }
-  #refilter() { this.tree.node.scrollTop = 0; this.rebuild(); this.onFilter(); }
+  #refilter() { this.#searchLater(); this.#redraw(); }
+  #redraw() { this.tree.node.scrollTop = 0; this.rebuild(); this.onFilter(); }
   // What the filter shows, for actions on many.
   matches(entity) {
     const [, , test] = FILTERS.find(([key]) => key === this.#filter);
@@ -76,7 +80,8 @@ export class LoomPane {
   rebuild() {
     const { model } = this, rows = [];
     const isFiltered = this.isFiltered;
-    let shown = null, last = null;
+    let shown = null, last = null, count = 0;
+    this.#rowHits.clear();
     if (isFiltered) { // those that match, and what they hang from
       shown = new Set();
       for (const one of model.entities.values()) if (this.matches(one)) {
@@ -90,13 +95,20 @@ export class LoomPane {
         const date = depth ? null : day(model.entities.get(id).at);
         rows.push({ id, depth, hasChildren: children.length > 0, isOpen, posinset: at + 1, setsize: list.length, heading: date && date !== last ? date : null });
         last = date ?? last;
+        count++;
+        const more = shown ? (this.#hits.get(id) ?? []).slice(1) : [];
+        more.forEach((hit, n) => {
+          const row = { id: `${id} ${n}`, depth: depth + 1, posinset: n + 1, setsize: more.length };
+          this.#rowHits.set(row.id, hit);
+          rows.push(row);
+        });
         if (children.length && isOpen) walk(children, depth + 1);
       });
     };
     walk(model.roots, 0);
     this.#shape = model.shape;
     this.tree.setRows(rows);
-    setText(this.count, isFiltered ? `${number(rows.length)} of ${number(model.entities.size)}` : number(model.entities.size));
+    setText(this.count, isFiltered ? `${number(count)} of ${number(model.entities.size)}` : number(model.entities.size));
   }
   show(model) {
     const { gates } = this;
@@ -120,8 +132,14 @@ export class LoomPane {
     row.append(parts.sign, h("span", { class: "what" }, h("span", { class: "over" }, parts.kind, parts.intent), h("span", { class: "under" }, parts.title, parts.line)));
   }
   #update(row, id) {
-    const one = this.model.entities.get(id), { parts } = row;
+    const hit = this.#rowHits.get(id) ?? this.#hits.get(id)?.[0], isMore = this.#rowHits.has(id);
+    const one = this.model.entities.get(hit?.entity_id ?? id), { parts } = row;
     if (!one) return;
+    if (isMore) {
+      setText(parts.intent, plain(hit.excerpt));
+      setText(parts.line, hit.sequence ? `turn ${hit.sequence}` : plain(hit.place));
+      return;
+    }
     const [shape, word, tone] = standingOf(one);
     if (row.shape !== shape + tone) {
       parts.sign.replaceChildren(sign(shape));
@@ -133,7 +151,7 @@ export class LoomPane {
       parts.kind.dataset.kind = kin;
       parts.kind.replaceChildren(...(kin === "fork" ? [sign("fork"), h("span", { class: "unseen" }, "fork")] : []));
     }
-    const name = title(one), intent = plain(one.intent ?? ""), hit = this.#hits.get(id);
+    const name = title(one), intent = plain(one.intent ?? "");
     setText(parts.intent, intent || name);
     setText(parts.title, intent ? name : "");
     const facts = [word, one.turns && `${number(one.turns)} ${one.turns === 1 ? "turn" : "turns"}`, one.tokens && `${number(one.tokens)} tok`, money(one.cost), moment(one.at)].filter(Boolean);

@@ -4,11 +4,12 @@
 import { ActorsPane } from "./actors.js";
 import { api, signIn } from "./api.js";
 import { attached, fileField, parseContext } from "./attach.js";
+import { Connection } from "./connection.js";
+import { area, ask, field } from "./dialog.js";
 import { $, button, h, linkTo, moment, money, number, plain, plural, setAttr, setText, sign, sparkline, values, write } from "./dom.js";
-import { LoomPane } from "./loom.js";
-import { Connection, Model, title } from "./model.js";
+import { Frame, isNarrow } from "./frame.js";
+import { Model, title } from "./model.js";
 import { NeedsPane } from "./needs.js";
-import { Timeline } from "./timeline.js";
 
 const model = new Model();
 const where = (one, more = "") => `entities/${encodeURIComponent(one.id)}${more}`;
@@ -18,34 +19,8 @@ const go = (id, turn) => { location.hash = linkTo(id, turn); };
 
 // -------------------------------------------------------------------------------------------------------------- dialogs
 
-const KEYS = [["↑ ↓ ← →", "move in a tree; Enter selects"], ["F6", "next pane"], ["/", "search entities and their texts"], ["j k", "next and previous turn"], ["a", "to the oldest request; again: approve"],
-  ["d", "deny: write a note, then Enter"], ["s", "send or steer"], ["i", "interrupt"], ["f", "fork from this turn"], ["w", "reward this turn"], ["x", "stop or abandon (asks again)"], ["r", "to an interrupted entity; again: resume"], ["A D", "approve or deny all that the filter shows"], ["R X", "resume or abandon all that it shows"], ["c", "chat, or all of its turns"], ["n", "cast"], ["?", "this list"], ["Esc", "back to the loom"]];
-
-function ask({ heading, text, inside = [], fields = [], action, tone = "main", work }) {
-  const dialog = $("dialog");
-  const error = h("p", { class: "error", role: "alert", hidden: true });
-  const inputs = Object.fromEntries(fields.map((one) => [one.name, one.node]));
-  const form = h("form", { onsubmit: async (event) => {
-    event.preventDefault();
-    try { await work?.(Object.fromEntries(Object.entries(inputs).map(([name, node]) => [name, node.type === "checkbox" ? node.checked : node.type === "file" ? [...node.files] : node.value]))); dialog.close(); }
-    catch (problem) { error.hidden = false; setText(error, problem.message); }
-  } }, h("h2", { id: "dialog-title" }, heading), text ? h("p", null, text) : "", inside.length ? h("div", { class: "calls" }, inside) : "",
-    fields.map((one) => h("label", { class: one.node.type === "checkbox" ? "tick" : "field" }, one.node.type === "checkbox" ? [one.node, one.label] : [one.label, one.node])), error,
-    h("div", { class: "row2" }, action ? h("button", { class: tone }, action) : "", button({ onclick: () => dialog.close() }, action ? "Cancel" : "Close")));
-  for (const node of Object.values(inputs)) if (node.tagName === "TEXTAREA") node.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
-  });
-  dialog.replaceChildren(form);
-  dialog.showModal();
-  (fields[0]?.node ?? form.querySelector(`.row2 button:${tone === "danger" ? "last" : "first"}-child`)).focus();
-  return form;
-}
-const area = (hint, value = "") => { const node = h("textarea", { rows: "3", placeholder: hint }); node.value = value; return node; };
-const field = (hint) => h("input", { type: "text", placeholder: hint, autocomplete: "off", spellcheck: "false" });
-const showKeys = () => {
-  const form = ask({ heading: "Keys" });
-  form.insertBefore(h("dl", { class: "keys" }, KEYS.map(([key, what]) => h("div", null, h("dt", null, key.split(" ").map((one) => h("kbd", null, one))), h("dd", null, what)))), form.lastElementChild);
-};
+const KEYS = [["a", "to the oldest request; again: approve"], ["d", "deny: write a note, then Enter"], ["s", "send or steer"], ["i", "interrupt"], ["f", "fork from this turn"], ["w", "reward this turn"], ["x", "stop or abandon (asks again)"],
+  ["r", "to an interrupted entity; again: resume"], ["A D", "approve or deny all that the filter shows"], ["R X", "resume or abandon all that it shows"], ["n", "cast"]];
 
 const eachOf = (all, word, tone, text, work) => ask({ heading: `${word} ${plural(all.length, "entity", "entities")}?`, text, action: word, tone, work: async () => { for (const one of all) await work(one); } });
 const act = {
@@ -105,39 +80,13 @@ const act = {
 
 // ---------------------------------------------------------------------------------------------------------------- panes
 
-let loom, actors, needs, timeline, connection, older = null;
+let frame, actors, needs, connection, older = null;
 const PANES = [["needs", "Needs you"], ["loom", "Loom"], ["main", "Entity"], ["actors", "Supervision"]];
-const isNarrow = matchMedia("(max-width: 760px)");
 
-function showTab(name) {
-  const panes = $("panes").dataset; // on a narrow window one pane, on a medium one the entity and one beside it
-  panes.tab = name;
-  if (name !== "main") panes.beside = name;
-  for (const tab of $("tabs").children) {
-    setAttr(tab, "aria-current", tab.dataset.tab === name ? "page" : null);
-    tab.classList.toggle("beside", tab.dataset.tab === panes.beside);
-  }
-}
-function route() {
-  const found = /^#\/e\/([^/]+)(?:\/t\/(\d+))?$/.exec(location.hash);
-  if (!found) {
-    timeline.id = null;
-    loom.tree.select(null); actors.mark(null);
-    $("main").replaceChildren(welcome());
-    document.title = "cantrip";
-    return;
-  }
-  const id = decodeURIComponent(found[1]);
-  loom.reveal(id);
-  loom.tree.select(id);
-  actors.mark(id);
-  timeline.open(id, found[2]);
-  showTab("main");
-}
 function welcome() {
   return h("div", { class: "welcome" }, h("span", { class: "sigil", "aria-hidden": "true" }, sign("star")), h("h1", null, "See what your agents do"),
     h("p", null, "Every entity is a supervised actor, and every turn is in the loom. Pick one on the left, or cast a new one."),
-    h("div", { class: "row2" }, can("cast") ? button({ class: "main", onclick: act.cast }, sign("plus"), "Cast") : "", button({ onclick: showKeys }, "Keys ", h("kbd", null, "?"))));
+    h("div", { class: "row2" }, can("cast") ? button({ class: "main", onclick: act.cast }, sign("plus"), "Cast") : "", button({ onclick: () => frame.showKeys() }, "Keys ", h("kbd", null, "?"))));
 }
 
 let told = "";
@@ -174,13 +123,13 @@ async function onSnapshot(missing) {
   const [overview] = await Promise.all([api("GET", "overview").catch(() => null), listEntities(null)]); // null for a token of some cantrips
   if (overview) model.costToday = overview.totals.cost_today;
   for (const id of missing.filter((one) => !model.entities.get(one).over).slice(0, 50)) await api("GET", where({ id })).then((one) => model.add(one, since)).catch(() => model.set(id, { over: true }));
-  if (timeline.id) await timeline.reload(); else route();
+  if (frame.timeline.id) await frame.timeline.reload(); else frame.route();
 }
 async function listEntities(cursor) {
   const since = model.heard, { items, next_cursor: next } = await api("GET", `entities?limit=200${cursor ? `&cursor=${encodeURIComponent(cursor)}` : ""}`);
   items.forEach((one) => model.add(one, since));
   if (cursor || !older) older = next;
-  loom.older.hidden = !older;
+  frame.loom.older.hidden = !older;
 }
 
 // News for screen readers: at most once a second, and never what streams.
@@ -194,70 +143,45 @@ function announce() {
 
 // ------------------------------------------------------------------------------------------------------------------ keys
 
-function onKey(event) {
-  if (event.key === "F6") { event.preventDefault(); nextPane(event.shiftKey ? -1 : 1); return; }
-  const inText = event.target.closest?.("input, textarea, select, [contenteditable]"), entity = model.entities.get(timeline?.id);
-  if (event.key === "Escape" && inText && !$("dialog").open) { event.preventDefault(); inText.blur(); return; } // a search field would empty itself unheard
-  if (event.ctrlKey || event.metaKey || event.altKey || inText || $("dialog").open) return;
+const actions = ({ entity, turns, turn }) => {
   const card = document.activeElement?.closest?.(".card.ask") ?? null, running = entity && !entity.over && !entity.interrupted && ["active", "waiting"].includes(entity.state);
   const brokenCard = document.activeElement?.closest?.(".card.broken"), brokenHere = brokenCard ? model.entities.get(brokenCard.dataset.entity) : entity?.interrupted ? entity : null;
   const many = (scope, all, work) => can(scope) && all.length && work(all);
-  const first = (kind = ".card.ask") => { const next = $("needs").querySelector(kind); if (next) { showTab("needs"); next.focus(); next.scrollIntoView({ block: "nearest" }); } };
-  const turns = () => timeline.turnNodes(), turn = () => document.activeElement?.closest?.("article.turn");
-  const ofTurn = (work) => { const node = entity && (turn() ?? turns().at(-1)); if (node) work({ id: node.dataset.turn, sequence: node.dataset.sequence }); };
-  const step = (by) => { const all = turns(), at = all.indexOf(turn()); const next = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.max(0, Math.min(all.length - 1, at + by))]; next?.focus(); next?.scrollIntoView({ block: "nearest" }); };
-  const keys = {
-    "/": () => { showTab("loom"); loom.search.focus(); }, "?": showKeys, n: () => can("cast") && act.cast(), j: () => step(1), k: () => step(-1),
+  const first = (kind = ".card.ask") => { const next = $("needs").querySelector(kind); if (next) { frame.showTab("needs"); next.focus(); next.scrollIntoView({ block: "nearest" }); } };
+  const ofTurn = (work) => { const node = entity && (turn ?? turns.at(-1)); if (node) work({ id: node.dataset.turn, sequence: node.dataset.sequence }); };
+  return {
+    n: () => can("cast") && act.cast(),
     a: () => (card?.allow && can("approve") ? card.allow() : first()), d: () => (card?.deny && can("approve") ? card.deny() : first()),
-    c: () => entity && timeline.toggleChat(),
-    s: () => entity && timeline.focusComposer(), i: () => running && can("steer") && act.interrupt(entity), x: () => can("stop") && (brokenHere ? act.abandon(brokenHere) : entity && !entity.over && act.stop(entity)),
+    s: () => entity && frame.timeline.focusComposer(), i: () => running && can("steer") && act.interrupt(entity), x: () => can("stop") && (brokenHere ? act.abandon(brokenHere) : entity && !entity.over && act.stop(entity)),
     r: () => (brokenHere ? can("stop") && act.resume(brokenHere) : first(".card.broken")),
     f: () => { if (can("cast")) ofTurn(act.fork); }, w: () => { if (can("reward")) ofTurn(act.reward); },
     A: () => many("approve", needs.shownRequests, (all) => act.decideAll(all, "allow")), D: () => many("approve", needs.shownRequests, (all) => act.decideAll(all, "deny")),
     R: () => many("stop", needs.shownBroken, act.resumeAll), X: () => many("stop", needs.shownBroken, act.abandonAll),
-    Escape: () => { if (location.hash.length > 2) location.hash = "#/"; loom.tree.focus(); },
   };
-  if (!keys[event.key]) return;
-  event.preventDefault();
-  keys[event.key]();
-}
-function nextPane(by) {
-  const ids = ["loom", "actors", "main", "needs"], at = ids.findIndex((id) => $(id).contains(document.activeElement));
-  const id = ids[(at + by + ids.length) % ids.length];
-  showTab(id);
-  if (id === "loom" && loom.tree.rows.length) loom.tree.focus();
-  else if (id === "actors" && actors.tree.rows.length) actors.tree.focus();
-  else ((id === "needs" && $("needs").querySelector(".card")) || $(id)).focus();
-}
+};
 
 // ----------------------------------------------------------------------------------------------------------------- start
 
-const remembered = { get: () => { try { return localStorage.getItem("theme"); } catch { return null; } }, set: (theme) => { try { localStorage.setItem("theme", theme); } catch { /* without storage the page forgets it */ } } };
-function theme(name) { if (name) document.documentElement.dataset.theme = name; }
+const source = {
+  entity: (id) => api("GET", where({ id })),
+  story: (id, range) => api("GET", where({ id }, `/story?${new URLSearchParams(range)}`)),
+  search: async (query) => (await api("GET", `loom/search?${new URLSearchParams({ limit: 200, ...query })}`)).items,
+  input: (turn) => api("GET", `turns/${encodeURIComponent(turn)}/input`),
+};
 
 function build() {
-  loom = new LoomPane($("loom"), model, { onSelect: go, onOlder: () => listEntities(older), onFilter: () => needs.show(),
-    search: async (text) => (await api("GET", `loom/search?limit=200&q=${encodeURIComponent(text)}`)).items,
-    load: async (id) => model.add(await api("GET", where({ id }))) });
-  actors = new ActorsPane($("actors"), model, { onSelect: (id) => { if (id !== timeline.id) go(id); } });
-  timeline = new Timeline($("main"), model, { can, act });
-  needs = new NeedsPane($("needs"), model, { can, act, onSelect: go, matches: (one) => loom.matches(one) });
-  model.onStory = (id, one) => timeline.follow(id, one);
-  model.changed.push((now) => loom.show(now), (now) => actors.show(now), (now) => timeline.show(now), () => needs.show(), totals);
-  $("tools").append(
-    can("cast") ? button({ class: "main", onclick: act.cast }, sign("plus"), h("span", { class: "word" }, "Cast")) : "",
-    button({ class: "plain", "aria-label": "Dark or light", title: "Dark or light", onclick: () => {
-      const isDark = (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-      theme(isDark ? "light" : "dark"); remembered.set(isDark ? "light" : "dark");
-    } }, sign("theme")),
-    button({ class: "plain", "aria-label": "Keys", title: "Keys", onclick: showKeys }, h("kbd", null, "?")));
-  $("tabs").append(...PANES.map(([name, word]) => button({ "data-tab": name, onclick: () => showTab(name) }, word, name === "needs" ? h("span", { class: "count" }) : "")));
-  showTab(isNarrow.matches && location.hash.length < 3 ? "needs" : "main");
-  addEventListener("hashchange", route);
-  addEventListener("keydown", onKey);
+  if (can("cast")) $("tools").append(button({ class: "main", onclick: act.cast }, sign("plus"), h("span", { class: "word" }, "Cast")));
+  frame = new Frame(model, source, { can, act, actions, keys: KEYS, tabs: PANES, welcome, name: "cantrip",
+    onShow: (id) => actors.mark(id), onOlder: () => listEntities(older), onFilter: () => needs.show() });
+  actors = new ActorsPane($("actors"), model, { onSelect: (id) => { if (id !== frame.timeline.id) go(id); } });
+  needs = new NeedsPane($("needs"), model, { can, act, onSelect: go, matches: (one) => frame.loom.matches(one) });
+  model.onStory = (id, one) => frame.timeline.follow(id, one);
+  model.changed.push((now) => actors.show(now), () => needs.show(), totals);
+  $("tabs").querySelector('[data-tab="needs"]').append(h("span", { class: "count" }));
+  frame.showTab(isNarrow() && location.hash.length < 3 ? "needs" : "main");
   connection = new Connection(model, can("observe") && !session.tenant, { onSnapshot: (missing) => onSnapshot(missing).catch(lost), onLost: lost });
   connection.open();
-  setInterval(() => { model.tick(); announce(); if (!document.hidden) { loom.tree.draw(); } }, 1000);
+  setInterval(() => { model.tick(); announce(); if (!document.hidden) { frame.loom.tree.draw(); } }, 1000);
   let hiddenSince = 0; // a hidden page gives its connection back after a minute
   document.addEventListener("visibilitychange", () => {
     clearTimeout(hiddenSince);
@@ -278,8 +202,6 @@ function signInForm(why) {
   token.focus();
 }
 
-theme(remembered.get());
-$("mark").append(sign("star"));
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
 if (given) history.replaceState(null, "", location.pathname);
 try { session = await signIn(given); build(); } catch (error) { signInForm(given ? error.message : ""); }

@@ -1,16 +1,17 @@
 // One entity: its thread of turns, oldest first, what hangs from them, and the turn that runs, as it grows.
 
-import { api } from "./api.js";
 import { attachButton } from "./attach.js";
-import { ago, asText, button, code, day, h, linkTo, money, number, picture, pill, plain, plural, setAttr, setText, sign, span, standing, standingOf, time, values, write } from "./dom.js";
+import { ago, asText, button, code, day, h, linkTo, money, number, picture, pill, plain, plural, setAttr, setText, short, sign, span, standing, standingOf, time, values, write } from "./dom.js";
 import { prose } from "./markdown.js";
 import { title } from "./model.js";
 import { askPerson, nameOf } from "./request.js";
 
 const PAGE = 100; // events that are read at once
 const MOST = 600; // events that are kept while it follows the newest
+const FEW = 50; // messages of a history that are shown at once
+const BOOK = 2000; // events that are printed
 
-const order = (id) => { const [number, part] = id.split("."); return Number(number) * 10 + Number(part ?? 0); };
+export const order = (id) => { const [number, part] = id.split("."); return Number(number) * 10 + Number(part ?? 0); };
 
 const momentOf = ({ data }) => Date.parse(data.metadata?.timestamp ?? data.began ?? data.asked_at ?? data.at ?? "") || 0;
 
@@ -23,13 +24,12 @@ export class Timeline {
   #kin = new Map(); // turn id -> the node that lists what hangs from it
   #top = 0; // where the reader was
   #turn = null; // the turn of the address
-  #begun = new Map(); // turn id -> a turn whose calls are observed in the next one, since they make children
   #requests = new Map(); // event id -> the event of a request
   #undone = []; // the turns of each undo, from the first to the last
   id = null;
 
-  constructor(node, model, { can, act }) {
-    Object.assign(this, { node, model, can, act });
+  constructor(node, model, source, { can, act }) {
+    Object.assign(this, { node, model, source, can, act });
     this.header = h("header", { class: "entity" });
     this.factList = h("dl", { class: "facts" });
     this.more = button({ class: "more", hidden: true, onclick: () => this.#try(() => this.#loadEarlier()) });
@@ -57,6 +57,20 @@ export class Timeline {
     this.#follow();
   }
 
+  // Open all calls, or close them if all are open.
+  toggleCalls() {
+    const calls = [...this.list.querySelectorAll("details.call")], isOpen = calls.every((one) => one.open);
+    for (const one of calls) one.open = !isOpen;
+  }
+  // Print the whole entity, up to the length of a book, with its images.
+  async print() {
+    this.isAtEnd = false;
+    await this.#try(async () => { while (this.#earlier && this.#keys.length < BOOK) await this.#loadEarlier(); while (this.#later && this.#keys.length < BOOK) await this.#loadLater(); });
+    for (const one of this.list.querySelectorAll("button.picture")) one.click();
+    await Promise.all([...this.list.querySelectorAll("img")].map((one) => one.decode().catch(() => null)));
+    window.print();
+  }
+
   // ------------------------------------------------------------------------------------------------------------- loading
 
   async open(id, turn) {
@@ -67,13 +81,13 @@ export class Timeline {
       return;
     }
     this.id = id;
-    this.#events.clear(); this.#keys = []; this.#earlier = this.#later = 0; this.#liveNodes.clear(); this.#kin.clear(); this.#begun.clear(); this.#requests.clear(); this.#undone = [];
+    this.#events.clear(); this.#keys = []; this.#earlier = this.#later = 0; this.#liveNodes.clear(); this.#kin.clear(); this.#requests.clear(); this.#undone = [];
     this.list.replaceChildren(); this.liveBox.replaceChildren();
     this.isAtEnd = true;
     this.facts = null;
     this.node.replaceChildren(this.header, this.body, this.composer);
     if (!this.model.entities.has(id)) {
-      try { this.model.add(await api("GET", `entities/${encodeURIComponent(id)}`)); }
+      try { this.model.add(await this.source.entity(id)); }
       catch (error) { this.header.replaceChildren(h("h1", null, "No such entity"), h("p", { class: "dim" }, plain(error.message))); this.composer.replaceChildren(); return; }
     }
     this.#head(); this.#compose();
@@ -99,9 +113,9 @@ export class Timeline {
     this.showLive();
     this.#follow();
   }
-  #read(more = "") { return api("GET", `entities/${encodeURIComponent(this.id)}/story?limit=${PAGE}${more}`); }
+  #read(range = {}) { return this.source.story(this.id, { limit: PAGE, ...range }); }
   async #loadAround() {
-    const id = this.id, told = await this.#read(`&turn=${Number(this.#turn)}`);
+    const id = this.id, told = await this.#read({ turn: Number(this.#turn) });
     if (id !== this.id) return;
     this.#clear();
     this.isAtEnd = false;
@@ -111,7 +125,7 @@ export class Timeline {
     this.showLive();
   }
   async #loadLater() {
-    const id = this.id, told = await this.#read(`&after=${encodeURIComponent(this.#keys.at(-1))}`);
+    const id = this.id, told = await this.#read({ after: this.#keys.at(-1) });
     if (id !== this.id) return;
     this.#later = told.later;
     told.items.forEach((one) => this.add(one));
@@ -121,7 +135,7 @@ export class Timeline {
   #clear() { this.#events.clear(); this.#requests.clear(); this.#keys = []; this.#kin.clear(); this.list.replaceChildren(); }
   async #loadEarlier() {
     const id = this.id, top = this.list.firstElementChild, was = top?.getBoundingClientRect().top ?? 0;
-    const told = await this.#read(`&before=${encodeURIComponent(this.#keys[0])}`);
+    const told = await this.#read({ before: this.#keys[0] });
     if (id !== this.id) return;
     this.#earlier = told.earlier;
     told.items.forEach((one) => this.add(one));
@@ -154,7 +168,7 @@ export class Timeline {
       const old = this.#keys.shift(), node = this.#events.get(old), turn = node.querySelector("[data-turn]")?.dataset.turn;
       node.remove();
       this.#top = -Infinity; // the browser scrolls up by its height
-      this.#events.delete(old); this.#kin.delete(turn); this.#begun.delete(turn);
+      this.#events.delete(old); this.#kin.delete(turn);
       this.#markDay(0);
       this.#earlier++;
       this.#showEarlier();
@@ -183,17 +197,20 @@ export class Timeline {
   #make({ event, data }) {
     const line = (shape, tone, text, more, at) => h("li", { class: `step ${tone}` }, h("span", { class: "knot" }, sign(shape)),
       h("div", { class: "line" }, h("p", { class: "say" }, text, at ? time(Date.parse(at)) : ""), more ?? ""));
-    const by = (who) => (who ? h("span", { class: "by" }, plain(who.replace(/^token:/, ""))) : h("span", { class: "by" }, "its caller"));
+    const by = (who, how) => h("span", { class: "by", title: how }, who ? plain(who.replace(/^token:/, "")) : "its caller");
     switch (event) {
       case "entity": case "intent":
         return h("li", { class: "step said" }, h("span", { class: "knot" }, sign("star")), h("div", { class: "card said" },
-          h("p", { class: "say" }, data.parent ? "intent of its parent" : ["intent of ", by(data.by)], time(Date.parse(data.began ?? data.at))), prose(String(data.intent ?? "")), (data.images ?? []).map(picture)));
+          h("p", { class: "say" }, data.parent ? "intent of its parent" : ["intent of ", by(data.by)], time(Date.parse(data.began ?? data.at))), past(data.history), prose(String(data.intent ?? "")), (data.images ?? []).map(picture),
+          data.context === undefined ? "" : h("details", { class: "result" }, h("summary", null, "Context"), code(asText(data.context)))));
       case "steer": return line("bolt", "ask", ["steered by ", by(data.by)], [prose(data.text), (data.images ?? []).map(picture)], data.at);
       case "request": return this.#request(data, line);
       case "decision": return line(data.decision === "deny" ? "cross" : "check", data.decision === "deny" ? "bad" : "good",
-        [h("b", null, { allow: "approved", deny: "denied", answer: "answered", error: "reported as failed" }[data.decision] ?? plain(data.decision)), " by ", by(data.by)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
+        [h("b", null, { allow: "approved", deny: "denied", answer: "answered", error: "reported as failed" }[data.decision] ?? plain(data.decision)), " by ", by(data.by, data.decider)], data.note ? write(h("p", { class: "note", dir: "auto" }), data.note) : "", data.at);
       case "fold": return h("li", { class: "step dim" }, h("span", { class: "knot" }, sign("fold")), h("details", { class: "line fold" },
         h("summary", { class: "say" }, `turns ${data.first} to ${data.last} are folded for the crystal`, time(Date.parse(data.at))), prose(data.marker)));
+      case "adopt": return line("again", "now", ["works from here on with cantrip ", write(h("code"), data.cantrip ?? data.cantrip_id)], "", data.at);
+      case "forget": return line("ring", "dim", ["forgotten by ", by(data.by)], data.why ? write(h("p", { class: "note", dir: "auto" }), data.why) : "", data.at);
       case "undo": return this.#undo(data, line, by);
       case "reward": return this.#reward(data, line, by);
       case "resume": return line("again", "now", ["resumed by ", by(data.by)], "", data.at);
@@ -255,21 +272,21 @@ export class Timeline {
   }
   #turnCard(turn) {
     this.model.own(turn.id, turn.entity_id);
-    const calls = turn.gate_calls.filter((one) => one.gate !== "done" || one.is_error), failed = turn.gate_calls.some((one) => one.is_error);
+    const served = (turn.server_calls ?? []).map((one) => ({ ...one, gate: one.name || one.tool, hint: "run by the provider" })), open = (turn.open_calls ?? []).map((one) => ({ ...one, hint: "no result" }));
+    const calls = [...served, ...turn.gate_calls.filter((one) => one.gate !== "done" || one.is_error), ...open], failed = turn.gate_calls.some((one) => one.is_error);
     const program = turn.code ? calls.find((one) => one.tool_call_id === null) : null;
-    const tokens = turn.metadata.tokens_prompt + turn.metadata.tokens_completion;
-    const before = this.#begun.get(turn.parent_id), goesOn = before?.utterance === turn.utterance ? before : null;
-    if (!turn.gate_calls.length && turn.content) this.#begun.set(turn.id, turn);
+    const { tokens_prompt: read, tokens_completion: written, tokens_cached: cached, duration_ms: lasted, cost, timestamp } = turn.metadata, goesOn = turn.continues;
     const undone = this.#isUndone(turn.sequence); // an earlier page of the story comes after the undo
     const kin = h("div", { class: "kinbox" });
     this.#kin.set(turn.id, kin);
     this.#hang(turn.id, kin);
     const quiet = (shape, word, work) => button({ class: "quiet", "aria-label": word, onclick: () => work(turn) }, sign(shape), h("span", { class: "word" }, word));
     const card = h("article", { class: `card turn${failed ? " failed" : ""}${undone ? " undone" : ""}`, tabindex: "-1", "data-sequence": String(turn.sequence), "data-turn": turn.id, "aria-label": `Turn ${turn.sequence}` },
-      h("p", { class: "say" }, h("a", { class: "no", href: linkTo(turn.entity_id, turn.sequence) }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${goesOn.sequence}`) : "",
+      h("p", { class: "say" }, h("a", { class: "no", href: linkTo(turn.entity_id, turn.sequence) }, `Turn ${turn.sequence}`), goesOn ? h("span", { class: "dim" }, `answers of turn ${turn.sequence - 1}`) : "",
         turn.truncated ? pill(standing("truncated")) : "", h("span", { class: "flag-undone dim" }, undone ? "undone" : ""), h("span", { class: "reward good" }, turn.reward === null || turn.reward === undefined ? "" : `★ ${turn.reward}`), h("span", { class: "grow" }),
-        h("span", { class: "used dim" }, [tokens ? `${number(tokens)} tok` : "", turn.metadata.duration_ms === null ? "" : span(turn.metadata.duration_ms / 1000)].filter(Boolean).join(" · ")),
-        turn.metadata.timestamp ? time(Date.parse(turn.metadata.timestamp)) : "",
+        h("span", { class: "used dim", title: `${number(read)} tokens in, ${number(cached ?? 0)} of them cached, ${number(written)} out` },
+          [read + written ? `${number(read + written)} tok` : "", money(cost), lasted === null ? "" : span(lasted / 1000)].filter(Boolean).join(" · ")),
+        timestamp ? time(Date.parse(timestamp)) : "",
         this.can("reward") ? quiet("star", "Reward", this.act.reward) : "",
         this.can("cast") ? quiet("fork", "Fork", this.act.fork) : ""),
       turn.thinking && !goesOn ? h("details", { class: "thinks" }, h("summary", null, "Thinking"), prose(turn.thinking)) : "",
@@ -286,25 +303,24 @@ export class Timeline {
     node.addEventListener("toggle", async () => {
       if (!node.open || node.dataset.read) return;
       node.dataset.read = "yes";
-      try { box.replaceChildren(...this.#renderInput(await api("GET", `turns/${encodeURIComponent(turn.id)}/input`))); }
+      try { box.replaceChildren(...this.#renderInput(await this.source.input(turn.id))); }
       catch (error) { delete node.dataset.read; box.replaceChildren(h("p", { class: "error" }, plain(error.message))); }
     });
     return node;
   }
   #renderInput(input) {
     const folded = input.folded_turns.length;
-    const message = (one) => h("section", { class: "given", "aria-label": one.role }, h("h4", null, one.gate ? `result of ${plain(one.gate)}` : one.role, one.is_error ? " (error)" : ""),
-      one.thinking ? prose(one.thinking) : "", one.content ? code(one.content) : "", (one.images ?? []).map(picture),
-      (one.tool_calls ?? []).map((call) => [h("h4", null, "calls ", write(h("code"), call.gate)), ...(typeof call.args === "string" ? code(call.args) : values(call.args))]));
     return [input.is_exact ? "" : h("p", { class: "dim" }, "This process does not know the cantrip of that turn: descriptions of functions, and bounds on long results, may be missing."),
-      folded ? h("p", { class: "dim" }, `${plural(folded, "earlier turn was", "earlier turns were")} folded: the marker below stands for them.`) : "", ...input.messages.map(message),
+      folded ? h("p", { class: "dim" }, `${plural(folded, "earlier turn was", "earlier turns were")} folded: the marker below stands for them.`) : "", ...input.messages.map((one) => message(one)),
       h("details", { class: "thinks" }, h("summary", null, `${plural(input.tools.length, "gate")} and the settings`), ...code(asText({ crystal: input.crystal, settings: input.settings, gates: input.tools })))].filter(Boolean);
   }
   #call(one, program) {
     const result = one.result === null || one.result === undefined ? "" : asText(one.result);
+    const took = [one.hint, one.attempts ? `${one.attempts} attempts` : "", one.ephemeral ? "ephemeral" : "", one.duration_ms ? span(one.duration_ms / 1000) : ""].filter(Boolean).join(" · ");
     const brief = program ? plain(program).slice(0, 90) : plain(Object.entries(one.args ?? {}).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ")).slice(0, 90);
     return h("details", { class: `call${one.is_error ? " bad" : ""}`, open: one.is_error },
-      h("summary", null, sign("twist"), write(h("code", { class: "gate" }), one.gate), h("span", { class: "brief", dir: "auto" }, brief), one.is_error ? h("span", { class: "flag" }, "error") : h("span", { class: "brief to", dir: "auto" }, result ? `→ ${plain(result).slice(0, 60)}` : "")),
+      h("summary", null, sign("twist"), write(h("code", { class: "gate" }), one.gate), h("span", { class: "brief", dir: "auto" }, brief), one.is_error ? h("span", { class: "flag" }, "error") : h("span", { class: "brief to", dir: "auto" }, result ? `→ ${plain(result).slice(0, 60)}` : one.hint ?? "")),
+      took ? h("p", { class: "dim took" }, took) : "",
       program ? [h("h4", null, "Program"), ...code(program)] : Object.keys(one.args ?? {}).length ? [h("h4", null, "Arguments"), ...values(one.args)] : "", result ? [h("h4", null, one.is_error ? "Error" : "Result"), ...code(result)] : "", (one.images ?? []).map(picture));
   }
   #hang(turnId, box) {
@@ -358,7 +374,7 @@ export class Timeline {
     const told = [one.id, stands[1], one.over, one.above].join();
     if (this.facts === told) return; // buttons stay under a pointer while turns come
     this.facts = told;
-    const path = [];
+    const path = one.above && !this.model.entities.has(one.above) ? [{ id: one.above, name: short(one.above) }] : []; // it may be read when a person follows the link
     for (let up = this.model.entities.get(one.above); up && path.length < 6; up = this.model.entities.get(up.above)) path.unshift(up);
     const focused = this.header.contains(document.activeElement) ? document.activeElement.dataset.do : null;
     const action = (name, word, shape, work, tone = "") => button({ class: tone, "data-do": name, onclick: work }, sign(shape), word);
@@ -372,7 +388,7 @@ export class Timeline {
           can("stop") && one.interrupted && action("resume", "Resume", "again", () => this.act.resume(one), "main"),
           can("stop") && one.interrupted && action("abandon", "Abandon", "cross", () => this.act.abandon(one), "danger"),
           can("stop") && !one.over && !one.interrupted && action("stop", "Stop", "stop", () => this.act.stop(one), "danger"))),
-      this.factList);
+      this.factList, one.about ? about(one.about) : "");
     if (focused) this.header.querySelector(`[data-do="${focused}"]`)?.focus();
   }
   #drawFacts(one) {
@@ -382,7 +398,7 @@ export class Timeline {
     this.ageNode = h("dd", null, ago(one.at));
     const fact = (name, value) => (value ? h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, value)) : "");
     this.factList.replaceChildren(...[fact("cantrip", plain(one.cantrip ?? "")), fact("crystal", plain(one.crystal ?? "")), fact("turns", one.turns ? number(one.turns) : ""), fact("tokens", one.tokens ? number(one.tokens) : ""), fact("cost", money(one.cost)),
-      fact("began", time(one.at)), one.over ? "" : h("div", null, h("dt", null, "age"), this.ageNode), fact("id", short8(one.id))].filter(Boolean));
+      fact("began", time(one.at)), one.over ? "" : h("div", null, h("dt", null, "age"), this.ageNode), fact("id", short(one.id))].filter(Boolean));
   }
   #compose() {
     const one = this.model.entities.get(this.id), can = this.can;
@@ -412,4 +428,19 @@ export class Timeline {
   focusComposer() { this.box?.isConnected ? this.box.focus() : this.node.focus(); }
   turnNodes() { return [...this.list.querySelectorAll("article.turn")]; }
 }
-const short8 = (id) => id.slice(-8);
+
+// A message of the context that a model got: as it was sent, or as a person reads it.
+const message = (one, show = code) => h("section", { class: "given", "aria-label": one.role }, h("h4", null, one.gate ? `result of ${plain(one.gate)}` : one.role, one.is_error ? " (error)" : ""),
+  one.thinking ? prose(one.thinking) : "", one.content ? show(one.content) : "", (one.images ?? []).map(picture),
+  (one.tool_calls ?? []).map((call) => [h("h4", null, "calls ", write(h("code"), call.gate)), ...(typeof call.args === "string" ? code(call.args) : values(call.args))]));
+// The messages before an intent: the newest few, and the others after a click.
+const past = (history) => {
+  if (!history?.length) return "";
+  const read = (one) => message(one, one.role === "tool" ? code : prose);
+  const box = h("div", null, history.slice(-FEW).map(read)), rest = history.slice(0, -FEW);
+  const more = rest.length ? button({ class: "more", onclick: () => { more.remove(); box.prepend(...rest.map(read)); } }, `Show all ${plural(history.length, "message")}`) : "";
+  return h("details", { class: "history" }, h("summary", null, `${plural(history.length, "message")} before it`), more, box);
+};
+// What an entity was made with, in a file that has it.
+const about = ({ system, circle }) => h("details", { class: "history" }, h("summary", null, "Call, gates and wards"),
+  system ? [h("h4", null, "System prompt"), ...code(system)] : "", h("h4", null, "Circle and settings"), code(asText(circle)));
