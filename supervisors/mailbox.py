@@ -51,18 +51,20 @@ class Caller:
         abandoned: the caller timed out or was cancelled, so no task waits for the reply.
         answered: a reply would be dropped.
         work: the callee's work on the call, if the call is bounded (`ActorRef.call` with `grace`).
+        on_late_reply: called with a reply that the caller does not get, because it has left.
         waiter: what the event loop wakes when there is a reply.
     """
 
     __slots__ = (
         *("__weakref__", "_callback", "_error", "_loop", "_value"),
-        *("abandoned", "answered", "message", "waiter", "work"),
+        *("abandoned", "answered", "message", "on_late_reply", "waiter", "work"),
     )
 
     def __init__(self, loop: EventLoop, message: Any = None) -> None:
         self.message = message
         self.abandoned = self.answered = False
         self.work: BoundedWork | None = None
+        self.on_late_reply: Callable[[Any], object] | None = None
         self.waiter: Any = None
         self._loop = loop
         self._value: Any = None
@@ -70,7 +72,7 @@ class Caller:
         self._callback: Callable[[], object] | None = None
 
     def reply(self, value: Any) -> None:
-        """Answer with `value`. Ignored if the call was answered or abandoned before."""
+        """Answer with `value`. Ignored if the call was answered before; too late if it was abandoned."""
         if not self.answered:
             self.answered = True
             self._value = value
@@ -78,6 +80,8 @@ class Caller:
             if waiter is not None:
                 self.waiter = None
                 self._loop.wake(waiter)
+        elif self.abandoned and self.on_late_reply is not None:
+            self.on_late_reply(value)
 
     def fail(self, exception: BaseException) -> None:
         """Answer with an exception, which is raised in the caller and not in the callee."""
@@ -101,6 +105,7 @@ class Caller:
             try:
                 await self._loop.wait(self)
             except self._loop.cancelled:
+                self._drop_reply()
                 self.leave()
                 raise
         if self._error is not None:
@@ -109,6 +114,11 @@ class Caller:
             finally:
                 self._error = None  # the traceback refers back to this frame
         return self._value
+
+    def _drop_reply(self) -> None:
+        """Report a reply that came before the caller was cancelled, and did not reach it: asyncio raises then."""
+        if self.answered and not self.abandoned and self._error is None and self.on_late_reply is not None:
+            self.on_late_reply(self._value)
 
     def leave(self) -> None:
         """Note that the caller was cancelled while it waited."""

@@ -342,13 +342,30 @@ class ActorRef(Generic[A_co]):
 
     @overload
     async def call(
-        self: ActorRef[A], message: MessageTo[A, R], timeout: float | None = None, *, grace: float | None = None
+        self: ActorRef[A],
+        message: MessageTo[A, R],
+        timeout: float | None = None,
+        *,
+        grace: float | None = None,
+        on_late_reply: Callable[[R], object] | None = None,
     ) -> R: ...
     @overload
     async def call(
-        self: ActorRef[AcceptsAnyCall], message: object, timeout: float | None = None, *, grace: float | None = None
+        self: ActorRef[AcceptsAnyCall],
+        message: object,
+        timeout: float | None = None,
+        *,
+        grace: float | None = None,
+        on_late_reply: Callable[[Any], object] | None = None,
     ) -> Any: ...
-    async def call(self, message: Any, timeout: float | None = None, *, grace: float | None = None) -> Any:
+    async def call(
+        self,
+        message: Any,
+        timeout: float | None = None,
+        *,
+        grace: float | None = None,
+        on_late_reply: Callable[[Any], object] | None = None,
+    ) -> Any:
         """Send a message for `handle_call` and wait for the reply.
 
         Args:
@@ -358,6 +375,8 @@ class ActorRef(Generic[A_co]):
                 on it is cancelled, and the call returns when that work has ended, at most `grace` seconds later. A
                 handler that has not ended by then: its actor is given up as a zombie, or, if it answers with
                 `Actor.answer`, an `Overrun` is reported.
+            on_late_reply: called with the reply if this call does not return it, because it was cancelled or timed out
+                before, or in the same moment. Synchronous, must not raise.
 
         Returns:
             what `handle_call` returned, or what the callee passed to `caller.reply`.
@@ -382,6 +401,7 @@ class ActorRef(Generic[A_co]):
         if items is not None and len(items) >= box.limit:
             raise MailboxFull(self, box.limit)
         caller = loop.make_caller(message)
+        caller.on_late_reply = on_late_reply
         if grace is not None:
             check_seconds("grace", grace)
             caller.work = BoundedWork()

@@ -75,7 +75,7 @@ ROWS: dict[str, Row] = {
     ),
     "cantrip_actors.testing": _row(
         "terms user_code redact records machine loom crystal circle runtime cantrip_actors supervisors",
-        f"{COMMON} hypothesis psycopg pytest trio uuid_utils",
+        f"{COMMON} hypothesis outcome psycopg pytest trio uuid_utils",
     ),
     "cantrip_actors.cluster": _row("", "ray"),
     "cantrip_actors.cli": _row(

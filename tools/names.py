@@ -36,7 +36,7 @@ SHARED: Mapping[str, str] = {
 PENDING = (
     "Account Checkpoint Connection Conversation Decided Decision Entry Episode Failed Fetch Folded Limits Message"
     " Outcome Overlap Place Plan Query Record Refusal Remember Rule Said Sandbox Shutdown Snapshot State Status Step"
-    " Suspended Tree Turn _Known"
+    " Tree Turn _Known"
 )
 """Names that two classes still have."""
 

@@ -191,10 +191,14 @@ class EditorSession:
             self._forks += 1
         if is_first:
             await self.tell({"sessionUpdate": "session_info_update", "title": title_of(prompt.text)})
+        episode = refusal = None
         try:
             episode = await self._show(self._subscribe(), partial(self._give, prompt, cancels))
         except* CantripError as errors:
-            raise _to_request_error(errors) from errors
+            refusal = _to_request_error(errors)
+            refusal.__cause__ = errors
+        if refusal is not None:  # raised in `except*`, it would be in a group with Python 3.11.3 and older
+            raise refusal
         if episode is None:
             return "cancelled"
         if isinstance(episode, Request):  # the next prompt is the reply

@@ -15,10 +15,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import anyio.abc
+import anyio.to_thread
 
 from cantrip_actors import (
     Cantrip,
@@ -29,6 +31,10 @@ from cantrip_actors import (
     EntityEvent,
     Episode,
     EpisodeEndedEvent,
+    File,
+    Image,
+    InvalidFile,
+    InvalidImage,
     InvalidIntent,
     Request,
     RequestedEvent,
@@ -58,6 +64,7 @@ HELP: Final = """\
 /stop         interrupt it (so does ctrl-C)
 /fork [TEXT]  continue in a copy from here; the original stays as it is
 /undo         take your last message back: continue from before it
+/attach PATH  send a picture or a file with your next message; without PATH, none
 /cost         what this conversation has used
 /history [N]  the last N messages
 /help         this list
@@ -151,6 +158,8 @@ class ChatSession:
         self._terminal = anyio.Lock()
         """Held by whoever reads the keyboard."""
         self._screen = ChatScreen()
+        self._attached: list[File] = []
+        """Images and files that go with the next message."""
         self._queued: deque[str] = deque()
         """Messages that were typed while the entity was at work."""
         self._is_working = False
@@ -287,11 +296,10 @@ class ChatSession:
             case "/steer" if rest:
                 await self._entity.steer(rest, by=self._by)
                 self._screen.write_line("· it reads this before your next message")
-            case "/stop" if await self._waits_for_reply():
-                await self._entity.interrupt("interrupted at the chat", by=self._by, now=True)
-                self._screen.write_line("· it waits for your reply no longer")
             case "/stop":
-                self._screen.write_line("· it is idle")
+                await self._stop_waiting()
+            case "/attach":
+                await self._attach(rest)
             case "/undo":
                 await self._undo()
             case "/fork":
@@ -311,7 +319,8 @@ class ChatSession:
     def _show_message(self, message: ThreadMessage) -> None:
         if message.role == "user":
             sign = "/steer " if message.is_steering else ""
-            self._screen.write_text("\n".join(f"> {line}" for line in f"{sign}{message.content}".split("\n")))
+            text = " ".join([f"{sign}{message.content}", *(attached.label for attached in message.images)])
+            self._screen.write_text("\n".join(f"> {line}" for line in text.split("\n")))
         elif message.role == "tool" and message.gate != "done":
             self._screen.write_line(f"· {message.gate}: {message.content}")
         elif message.content:
@@ -327,6 +336,13 @@ class ChatSession:
         find = partial(find_utterance, self._runtime, self._entity.id, with_children=False)
         return await self._runtime.read(find) is not None
 
+    async def _stop_waiting(self) -> None:
+        if await self._waits_for_reply():
+            await self._entity.interrupt("interrupted at the chat", by=self._by, now=True)
+            self._screen.write_line("· it waits for your reply no longer")
+        else:
+            self._screen.write_line("· it is idle")
+
     async def _undo(self) -> None:
         if await self._waits_for_reply():
             self._screen.write_line(
@@ -341,11 +357,27 @@ class ChatSession:
 
     # Episodes
 
-    async def _say(self, message: str) -> None:
+    async def _attach(self, path: str) -> None:
+        """Have the next message take a file with it; without a path, take none."""
+        if not path:
+            self._attached.clear()
+            self._screen.write_line("· nothing is sent with your next message")
+            return
+        try:
+            attached = await anyio.to_thread.run_sync(partial(_read_attachment, path))
+        except InvalidFile as error:
+            self._screen.write_line(f"· {error}")
+            return
+        self._attached.append(attached)
+        self._screen.write_line(f"· sent with your next message: {attached.label}")
+
+    async def _say(self, text: str) -> None:
         """Give the entity a message, or a fork of it, and show the episode. An error is shown, and ends only that.
 
         If the entity waits for a reply, the message is the reply.
         """
+        message: Any = [text, *self._attached] if self._attached else text
+        self._attached.clear()
         try:
             if self._forks:
                 await self._fork(message)
@@ -365,10 +397,10 @@ class ChatSession:
             self._screen.begin_line()
             print_note(f"error: {error}")
 
-    async def _fork(self, message: str) -> None:
+    async def _fork(self, message: Any) -> None:
         """Continue with a long-lived fork from the last turn that is not taken back; without one, begin anew."""
         runtime = self._runtime
-        turn_ids = [message.turn_id for message in await self._entity.messages() if message.turn_id is not None]
+        turn_ids = [seen.turn_id for seen in await self._entity.messages() if seen.turn_id is not None]
         turn_id = turn_ids[-1] if turn_ids else None
         if turn_id is not None:
             entity = await runtime.start_fork(turn_id, intent=message, cantrip=self._cantrip, lasting=True, by=self._by)
@@ -432,6 +464,15 @@ class ChatSession:
                 self._screen.write_line(f"· {event.gate} failed: {as_text(event.result)}")
             case _:
                 pass
+
+
+def _read_attachment(path: str) -> File:
+    """Return the image or the file at a path, as a person writes it. Raises InvalidFile."""
+    place = Path(path.strip("'\"")).expanduser()
+    try:
+        return Image.read(place)
+    except InvalidImage:
+        return File.read(place)
 
 
 def _render_arguments(arguments: Any) -> str:

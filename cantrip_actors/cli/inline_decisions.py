@@ -19,8 +19,8 @@ from cantrip_actors.cli.decision_author import door, login
 from cantrip_actors.cli.output import print_note, render_loom_option
 from cantrip_actors.cli.watch import Watcher
 from cantrip_actors.redact.visible import escape, shorten
+from cantrip_actors.runtime.people.request import parse_answer
 from cantrip_actors.terms.exact_json import parse_exactly
-from cantrip_actors.terms.json_schema import find_misfits
 
 LOOK = 0.5
 """Seconds between two looks for requests, and for decisions of other processes."""
@@ -33,16 +33,6 @@ _COMMANDS = {"question": ["answer ID TEXT"], "deferred": ["deliver ID RESULT"]}
 
 ROWS_AROUND = 3
 """Lines of the screen that a request leaves free: for the question, for what is typed, and for an error."""
-
-
-def parse_answer(text: str, schema: Any) -> Any:
-    """Return the answer to a question: the text, or a JSON value if the schema refuses the text and it is JSON."""
-    if schema is None or not find_misfits(text, schema, foreign=True):
-        return text
-    try:
-        return parse_exactly(text)
-    except ValueError:
-        return text
 
 
 def parse_result(text: str) -> Any:

@@ -224,7 +224,7 @@ def _decide(
     decider = author(by)
 
     async def work(runtime: Runtime) -> tuple[str, str | None]:
-        from cantrip_actors.cli.inline_decisions import parse_answer
+        from cantrip_actors.runtime.people.request import parse_answer
 
         _add_sources(runtime, folder)
         request = _find(runtime.requests(), id)

@@ -202,11 +202,16 @@ def _steer(shape: Shape, state: State, record: Steered) -> None:
     if record.child is not None:
         state.background.pop(record.child, None)
         gate = CALL_AGENT.name  # an answer is shown like a result
-    _append(
-        shape,
-        state,
-        Message("user", record.text, gate=gate, images=record.images, is_steering=True, is_pinned=record.pinned),
+    message = Message(
+        "user",
+        record.text,
+        tool_call_id=record.child,  # by which `recall` finds it
+        gate=gate,
+        images=record.images,
+        is_steering=True,
+        is_pinned=record.pinned,
     )
+    _append(shape, state, message)
     if record.images:
         state.conversation.images = state.conversation.images.extend(record.images)
 

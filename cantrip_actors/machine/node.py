@@ -1,4 +1,4 @@
-"""The decisions of a node: whether it renews its leases, and which entities it takes, resumes or leaves.
+"""The decisions of a node: whether it renews its leases, and which entities it takes or leaves.
 
 Pure: the time is an argument, in seconds of a monotonic clock, and so is the result of a poll of the tables.
 `runtime/nodes/node.py` and `runtime/nodes/membership.py` carry these decisions out, and so does the simulation of the
@@ -7,7 +7,7 @@ tests. `placement.py` decides which of several nodes takes an entity.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -15,13 +15,9 @@ from cantrip_actors.machine.placement import Candidate, Member, PollResult, Take
 from cantrip_actors.machine.placement import State as Seen
 from cantrip_actors.machine.placement import advance as place
 
-PATIENCE: Final = 30.0
-"""Seconds for which callers wait for an entity whose node cannot reach its store."""
-
 RETRY_POLLS: Final = 15
 """Polls after which an entity that could not be taken is considered again."""
 
-_NOTHING: Mapping[str, float] = MappingProxyType({})
 _NO_POLLS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -46,8 +42,6 @@ class State(NamedTuple):
     """Entities that could not be taken, and the number of polls for which they are still skipped."""
     loading: frozenset[str] = frozenset()
     """Entities that it has begun to load."""
-    suspended: Mapping[str, float] = _NOTHING
-    """Entities that stopped because the store could not be reached, and when they stopped."""
 
 
 class Joined(NamedTuple):
@@ -66,16 +60,8 @@ class DrainBegan(NamedTuple):
     """The node drains from now on."""
 
 
-class Suspended(NamedTuple):
-    """An entity stopped, or could not be loaded, because the store could not be reached."""
-
-    entity_id: str
-
-
 class Checked(NamedTuple):
-    """A poll begins. `living` are the entities that run here."""
-
-    living: Collection[str]
+    """A poll begins."""
 
 
 class Found(NamedTuple):
@@ -96,16 +82,10 @@ class LoadEnded(NamedTuple):
     is_living: bool
 
 
-Event = Joined | Renewed | DrainBegan | Suspended | Checked | Found | LoadEnded
+Event = Joined | Renewed | DrainBegan | Checked | Found | LoadEnded
 
 
-class GiveUp(NamedTuple):
-    """Fail the callers here that wait for an entity: the store has been out of reach for long."""
-
-    entity_id: str
-
-
-NodeAction = Take | UnloadIdle | GiveUp
+NodeAction = Take | UnloadIdle
 
 
 def begin(ttl: float, now: float) -> State:
@@ -122,10 +102,8 @@ def advance(state: State, now: float, event: Event) -> tuple[State, list[NodeAct
             return _renew(state, now)._replace(is_asked=state.is_asked or is_asked), []
         case DrainBegan():
             return state._replace(is_draining=True), []
-        case Suspended(entity_id):
-            return state._replace(suspended={entity_id: now, **state.suspended}), []
-        case Checked(living):
-            return _check(state, now, living)
+        case Checked():
+            return state._replace(left_out={one: looks - 1 for one, looks in state.left_out.items() if looks > 0}), []
         case Found():
             return _take(state, event)
         case LoadEnded(entity_id, is_living):
@@ -137,20 +115,6 @@ def advance(state: State, now: float, event: Event) -> tuple[State, list[NodeAct
 def _renew(state: State, now: float) -> State:
     is_late = now - state.renewed > state.ttl / 2
     return state._replace(renewed=now, steady_since=now if is_late else state.steady_since, late=state.late + is_late)
-
-
-def _check(state: State, now: float, living: Collection[str]) -> tuple[State, list[NodeAction]]:
-    """Count polls, and load the entities again that stopped when the store was out of reach."""
-    suspended = {one: since for one, since in state.suspended.items() if one not in living}
-    actions: list[NodeAction] = []
-    for one, since in suspended.items():
-        if now - since > PATIENCE:
-            actions.append(GiveUp(one))
-        if one not in state.loading:
-            actions.append(Take(one))
-    left_out = {one: looks - 1 for one, looks in state.left_out.items() if looks > 0}
-    loading = state.loading | suspended.keys()
-    return state._replace(suspended=suspended, left_out=left_out, loading=loading), actions
 
 
 def _take(state: State, found: Found) -> tuple[State, list[NodeAction]]:

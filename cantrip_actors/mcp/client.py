@@ -139,9 +139,10 @@ async def hold(
 ) -> None:
     """Connect to a server, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
     connection, changes = _Connection(name, host, roots, sampling), Changes(name, host.changed)
-    standard_error = _StandardError(name)
+    standard_error, why = _StandardError(name), None
+    connecting = anyio.CancelScope(deadline=anyio.current_time() + patience)
     try:
-        with standard_error, anyio.CancelScope(deadline=anyio.current_time() + patience) as connecting:
+        with standard_error, connecting:
             async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
                 tasks.start_soon(standard_error.read)
                 reached = await target(
@@ -179,7 +180,9 @@ async def hold(
                     within.cancel_scope.cancel()
                 tasks.cancel_scope.cancel()
     except* (MCPError, OSError, httpx2.HTTPError, OAuthFlowError, ValidationError, ToolServerError) as problems:
-        raise ToolServerError(f"server {name}: {_explain(problems)}{standard_error.last_words}") from None
+        why = _explain(problems)
+    if why is not None:  # raised in `except*`, it would be in a group with Python 3.11.3 and older
+        raise ToolServerError(f"server {name}: {why}{standard_error.last_words}")
     if connecting.cancelled_caught:
         raise ToolServerError(f"server {name} did not answer within {patience:g} s{standard_error.last_words}")
 

@@ -65,7 +65,7 @@ from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.loom.allowances import Allowances
 from cantrip_actors.runtime.loom.core import NOT_OPEN, Core, Limits
 from cantrip_actors.runtime.loom.guard import Guard, GuardedLogger
-from cantrip_actors.runtime.loom.loom_writer import Forget, LoomWriter
+from cantrip_actors.runtime.loom.loom_writer import Forget, LoomWriter, WriterListeners
 from cantrip_actors.runtime.loom.retention import RetentionActor, prune
 from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.mail.inboxes import Inboxes, MailActor
@@ -376,11 +376,14 @@ class Tree(Core):
         self.loom_actor = LoomWriter(
             store,
             self.access,
-            partial(self.bus.publish_made, self.make_events),
-            inboxes.deliver,
-            inboxes.load,
-            self.scheduler.note,
-            inboxes.notify_processes,
+            WriterListeners(
+                partial(self.bus.publish_made, self.make_events),
+                inboxes.deliver,
+                inboxes.load_unless_suspended,
+                self.scheduler.note,
+                lambda: inboxes.outages.note(anyio.current_time()),
+                inboxes.notify_processes,
+            ),
             self.instrument,
             self.membership,
             self.cantrips.list_served(moves=self.upgrades.may_move),
@@ -390,13 +393,13 @@ class Tree(Core):
     def _make_mail_actor(self, store: Store) -> MailActor:
         membership = self.membership
         node = None if membership is None else membership.actor
-        return MailActor(self.inboxes, store, self.launcher.load_for_mail, node)
+        return MailActor(self.inboxes, store, self.launcher.load_for_mail, self.scheduler.wake, node)
 
     def _make_membership_specs(self) -> list[ChildSpec[Any]]:
         membership, load = self.membership, self.launcher.load_for_mail
         if membership is None:
             return []
-        return [ChildSpec("node", lambda: NodeActor(self, membership, self.inboxes, load), ref=membership.actor)]
+        return [ChildSpec("node", lambda: NodeActor(self, membership, load), ref=membership.actor)]
 
     def _make_webhook_specs(self) -> list[ChildSpec[Any]]:
         if not self._webhooks:

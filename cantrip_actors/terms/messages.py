@@ -113,7 +113,8 @@ class Message(_Readable, Value, frozen=True, gc=False):
     """One message of a context.
 
     `content` is its text. An assistant message carries the `tool_calls` of its utterance and its `thinking`; a tool
-    message the result of one call: `tool_call_id`, the `gate` that was called, and whether that failed.
+    message the result of one call: `tool_call_id`, the `gate` that was called, and whether that failed. A user message
+    with the answer of a child in the background has these, too: `tool_call_id` is the child's id.
     """
 
     role: Role

@@ -31,7 +31,6 @@ class LawChecker:
         self._logs: dict[str, tuple[Record, ...]] = {}
         self._outcomes: dict[str, Outcome] = {}
         self._spent: list[Usage] = []
-        self._was_cut = False
         self._running: Counter[tuple[str, str]] = Counter()
 
     def note_answer(self, usage: Usage) -> None:
@@ -42,10 +41,6 @@ class LawChecker:
         """Note what a crystal was asked, and whether a provider would take it."""
         if fault := find_broken_context(messages):
             self.faults.append(fault)
-
-    def note_cut(self) -> None:
-        """Note that an episode may be cut short. An answer that arrives in that moment is paid for and not recorded."""
-        self._was_cut = True
 
     @contextmanager
     def note_gate(self, entity: str, gate: str) -> Iterator[None]:
@@ -115,8 +110,7 @@ class LawChecker:
             if outcome is not None and not outcome.terminated:
                 assert outcome.reason, f"{work.id} has no result, and no reason"
         spent, recorded = sum(self._spent, NO_USAGE), _sum_recorded(store)
-        was_cut = self._was_cut or any(not outcome.terminated for outcome in self._outcomes.values())
-        assert was_cut or spent.total_tokens == recorded.total_tokens, (
+        assert spent.total_tokens == recorded.total_tokens, (
             f"the crystal gave {spent.total_tokens} tokens, and the loom has {recorded.total_tokens}"
         )
 

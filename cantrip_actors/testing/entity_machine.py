@@ -239,7 +239,6 @@ class EntityMachine(RuleBasedStateMachine):
         self.run(self._undo, self._make_key())
 
     async def _undo(self, key: str) -> None:
-        self._laws.note_cut()
         with suppress(EntityEnded, InboxFull):
             await self.entity.undo(key=key)
 

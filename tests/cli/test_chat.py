@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.pictures import png
+
 pytestmark = [pytest.mark.rule("Y-23"), pytest.mark.real_time]
 
 MODULE = '''
@@ -26,6 +28,8 @@ class Clerk:
         last = messages[-1]
         if last.role == "tool":
             return {"tool_calls": [{"gate": "done", "args": {"answer": last.content}}]}
+        if last.images:
+            return f"I see {len(last.images)}: {last.content}"
         if last.content == "pay":
             return {"tool_calls": [{"gate": "pay", "args": {"amount": 3}}]}
         if last.content == "fail":
@@ -215,5 +219,45 @@ def test_a_conversation_is_stopped_while_it_waits_for_a_reply(terminal: Any, cle
         ("> ", "Again.\n"),
         ("Colour?", ""),
         ("> ", "\x04"),
+    ]
+    assert terminal("chat", "clerks:talk", typing=typing).code == 0
+
+
+def test_a_picture_goes_with_the_next_message_and_with_no_later_one(terminal: Any, clerk: str, place: Path) -> None:
+    (place / "red dot.png").write_bytes(png(3, 2))
+    typing = [
+        ("> ", "/attach nowhere.png\n"),
+        ("cannot read it", ""),
+        ("> ", "/attach 'red dot.png'\n"),
+        ("image/png", ""),
+        ("> ", "look\n"),
+        ("I see 1: look", ""),
+        ("> ", "milk\n"),
+        ("milk.", ""),
+        ("> ", "/attach red dot.png\n"),
+        ("image/png", ""),
+        ("> ", "/attach\n"),
+        ("nothing is sent", ""),
+        ("> ", "bread\n"),
+        ("bread.", ""),
+        ("> ", "/quit\n"),
+    ]
+    ended = terminal("chat", clerk, typing=typing)
+    assert ended.code == 0, ended.text
+    assert ended.text.count("I see") == 1
+
+
+def test_a_file_is_a_part_of_a_reply(terminal: Any, clerk: str, place: Path) -> None:
+    (place / "name.png").write_bytes(png(3, 2))
+    typing = [
+        ("> ", "hello\n"),
+        ("Name?", ""),
+        ("> ", "/attach name.png\n"),
+        ("image/png", ""),
+        ("> ", "Anna\n"),
+        ("Colour?", ""),
+        ("> ", "/history\n"),
+        ("image/png", ""),
+        ("> ", "/quit\n"),
     ]
     assert terminal("chat", "clerks:talk", typing=typing).code == 0

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cantrip_actors import Circle, InvalidCantrip, Runtime
-from cantrip_actors.cli.inline_decisions import parse_answer
 from cantrip_actors.recipes import load_recipe
+from cantrip_actors.runtime.people.request import parse_answer
 from tests.dispatch.contracts import terms
 from tests.forked import COMMAND, Forked
 

@@ -244,3 +244,19 @@ async def test_the_tokens_of_a_replayed_answer_are_booked_whatever_it_says(conte
             await runtime.cast(cantrip(replayed("openai", body), 0), "go")
         (root,) = runtime.loom.entities()
         assert runtime.loom.usage(root).total_tokens == 17
+
+
+@pytest.mark.rule("V-33")
+@pytest.mark.parametrize("how", ["interrupt", "undo"])
+async def test_the_tokens_of_an_answer_that_comes_as_its_query_is_cut_are_booked(how) -> None:
+    async def policy(_context):
+        with anyio.CancelScope(shield=True):  # the provider has begun to send it
+            await anyio.sleep(10)
+        return {"content": "late", "usage": {"prompt_tokens": 10, "completion_tokens": 7}}
+
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.invoke(cantrip(scripted(policy), 0), "go")
+        await anyio.sleep(8)
+        await (entity.undo() if how == "undo" else entity.interrupt(now=True))
+        await anyio.sleep(60)
+        assert runtime.loom.subtree_usage(entity.id).total_tokens == 17

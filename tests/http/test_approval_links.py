@@ -69,3 +69,60 @@ async def test_forged_expired_and_foreign_links_are_refused() -> None:
         assert re.fullmatch(r"[A-Za-z0-9_.-]+", token)
         assert (await person.post(PATH + token, data={"decision": "allow"})).status_code == 200
         assert (await entity.episode()).result == "paid <b>"
+
+
+def says() -> Cantrip:
+    """A cantrip that says something to a person, and answers with the reply."""
+
+    def answer(context: Any) -> Any:
+        last = context[-1]
+        if any(message.role == "assistant" for message in context):
+            return {"tool_calls": [{"gate": "done", "args": {"answer": last.content}}]}
+        return "Which one?"
+
+    return Cantrip(scripted(answer), circle=Circle(["done"], [max_turns(5)], medium="person"), name="interviewer")
+
+
+def asks() -> Cantrip:
+    """A cantrip that asks a person for a number, and answers with it."""
+
+    def answer(context: Any) -> Any:
+        last = context[-1]
+        args = {"text": "How many?", "schema": {"type": "integer"}}
+        call = {"gate": "question", "args": args}
+        if last.role == "tool":
+            call = {"gate": "done", "args": {"answer": last.content}}
+        return {"tool_calls": [call]}
+
+    return Cantrip(scripted(answer), circle=Circle(["done", "question"], [max_turns(5)]), name="asker")
+
+
+async def test_a_link_takes_the_reply_to_an_utterance() -> None:
+    with receiving() as receiver:
+        hook = Webhook(receiver.url, SECRET, allow_private=True, links="https://agents.example/")
+        async with served([says()], options={"webhooks": [hook]}) as on:
+            entity = await on.runtime.start(says(), "ask")
+            await receiver.wait_for(1)
+            path = receiver.messages[0][1]["data"]["link"].removeprefix("https://agents.example")
+            async with httpx.AsyncClient(base_url=on.url) as person:
+                page = await person.get(path)
+                assert "Which one?" in page.text
+                assert "textarea" in page.text
+                assert "Allow" not in page.text
+                for form in ({"decision": "allow"}, {"reply": " \r\n"}):
+                    assert (await person.post(path, data=form)).status_code == 422
+                assert (await person.post(path, data={"reply": "the <b>\r\nred one"})).status_code == 200
+                assert (await entity.episode()).result == "the <b>\nred one"
+                assert (await person.post(path, data={"reply": "again"})).status_code == 410
+
+
+async def test_a_link_takes_the_answer_to_a_question_that_fits_its_schema() -> None:
+    async with served([asks()]) as on, httpx.AsyncClient(base_url=on.url) as person:
+        entity = await on.runtime.start(asks(), "ask")
+        async with on.runtime.requests(follow=True) as requests:
+            request = await anext(requests)
+        path = PATH + make_link_token(on.runtime.derive_key(PURPOSE), request.id, int(time.time()) + 60)
+        refused = await person.post(path, data={"reply": "many"})
+        assert (refused.status_code, "integer" in refused.text) == (422, True)
+        assert (await person.post(path, data={"reply": "12"})).status_code == 200
+        assert (await entity.episode()).result == "12"

@@ -3,19 +3,16 @@
 import pytest
 
 from cantrip_actors.machine.node import (
-    PATIENCE,
     RETRY_POLLS,
     Checked,
     DrainBegan,
     Event,
     Found,
-    GiveUp,
     Joined,
     LoadEnded,
     NodeAction,
     Renewed,
     State,
-    Suspended,
     advance,
     begin,
     is_ready,
@@ -96,9 +93,9 @@ def test_a_node_takes_as_many_entities_as_it_has_room_for_and_none_of_them_twice
 
 @pytest.mark.rule("N-09")
 def test_an_entity_that_another_node_took_is_left_out_at_the_next_look_only() -> None:
-    state, _ = play((1, found("a")), (1.5, LoadEnded("a", is_living=False)), (2, Checked([])))
+    state, _ = play((1, found("a")), (1.5, LoadEnded("a", is_living=False)), (2, Checked()))
     assert not may_look_for(state, 2, "a", "free")
-    state, _ = advance(state, 3, Checked([]))
+    state, _ = advance(state, 3, Checked())
     assert may_look_for(state, 3, "a", "free")
 
 
@@ -106,32 +103,9 @@ def test_an_entity_that_cannot_be_taken_is_left_out_for_many_looks() -> None:
     state, _ = play((1, found(hopeless=("a",))))
     looks = 0
     while not may_look_for(state, 1, "a", "free"):
-        state, _ = advance(state, 1, Checked([]))
+        state, _ = advance(state, 1, Checked())
         looks += 1
     assert looks == RETRY_POLLS + 1
-
-
-@pytest.mark.rule("N-71")
-def test_an_entity_that_stopped_in_an_outage_is_loaded_again_until_it_runs() -> None:
-    state, actions = play((5, Suspended("a")), (6, Checked([])))
-    assert actions == [Take("a")]
-    state, actions = advance(state, 7, Checked([]))
-    assert actions == []
-    state, _ = advance(state, 8, LoadEnded("a", is_living=False))
-    state, actions = advance(state, 8, Checked([]))
-    assert actions == [Take("a")]
-    state, _ = advance(state, 9, LoadEnded("a", is_living=True))
-    state, actions = advance(state, 10, Checked(["a"]))
-    assert (state.suspended, actions) == ({}, [])
-
-
-@pytest.mark.rule("N-71")
-def test_callers_get_an_error_when_an_outage_lasts() -> None:
-    state, _ = play((5, Suspended("a")), (20, Suspended("a")))
-    _, actions = advance(state, 5 + PATIENCE, Checked([]))
-    assert actions == [Take("a")]
-    _, actions = advance(state, 5.1 + PATIENCE, Checked([]))
-    assert actions == [GiveUp("a"), Take("a")]
 
 
 @pytest.mark.rule("N-63")

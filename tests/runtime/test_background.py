@@ -100,6 +100,27 @@ class TestAnswers:
         async with Runtime.open("memory:") as runtime:
             assert (await runtime.cast(family(parent, slow_helper, nap), "go")).result == ["answer:\nLOOK"]
 
+    async def test_the_rest_of_a_long_answer_is_read_by_the_id_of_the_child(self) -> None:
+        long = f"BEGIN{'0' * 300_000}END"
+
+        async def report(_: Sequence[Any]) -> Answer:
+            return done(long)
+
+        def read_rest(context: Sequence[Any]) -> Answer:
+            (answer,) = (message.content for message in context if (message.content or "").startswith("[child "))
+            note = answer[answer.index("recall returns them: ") + 21 :].partition("]")[0]
+            call, begin, _ = (part.partition("=")[2].strip('"') for part in note.split(", "))
+            return say("recall", call=call, **{"from": int(begin), "to": int(begin) + 9})
+
+        def compare(context: Sequence[Any]) -> Answer:
+            return done(read_results(context, "recall")[0])
+
+        parent = play(start("look"), done("begun"), read_rest, compare)
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(family(parent, report, "recall"), "go", name="n")
+            await anyio.sleep(30)
+            assert runtime.loom.outcome(entity.id).result == "000000000"
+
     async def test_a_child_that_fails_is_an_answer_too(self) -> None:
         async def fail(_: Sequence[Any]) -> Answer:
             raise RuntimeError("no luck")
@@ -416,18 +437,68 @@ class TestRules:
         circle = Circle(["done", *background], [max_turns(3), max_depth(0)])
         assert list(circle.open_gates) == ["done"]
 
-    async def test_a_child_cannot_ask_its_parent(self) -> None:
-        def child(context: Sequence[Any]) -> Answer:
-            asked = read_results(context, "ask")
-            return done(asked[0]) if asked else say("ask", to="n", message="which one?")
+    @pytest.mark.parametrize("passivate_after", [1.0, 300.0])
+    async def test_a_child_asks_its_parent_which_rests_and_answers(self, passivate_after: float) -> None:
+        async def child(context: Sequence[Any]) -> Answer:
+            answers = read_results(context, "ask")
+            return done(f"took {answers[0]}") if answers else {**say("ask", to="n", message="Which one?"), "delay": 5.0}
 
-        parent = play(start("choose"), done("begun"), lambda context: done(read_answers(context)))
+        parent = play(start("choose"), done("begun"), done("the red one"), lambda context: done(read_answers(context)))
+        async with Runtime.open("memory:", passivate_after=passivate_after) as runtime:
+            entity = await runtime.invoke(family(parent, child, ask.with_(to=["n"])), "go", name="n")
+            await anyio.sleep(60)
+            assert runtime.loom.outcome(entity.id).result == ["answer:\ntook the red one"]
+            assert runtime.loom.state(entity.id) == "idle"
+        assert anyio.current_time() < 100
+
+    async def test_a_child_of_a_child_asks_an_ancestor_that_rests(self) -> None:
+        async def below(context: Sequence[Any]) -> Answer:
+            answers = read_results(context, "ask") or read_results(context, "call_agent")
+            if answers:
+                return done(answers[0])
+            if context[0].content == "choose":
+                return say("call_agent", intent="ask")
+            return {**say("ask", to="n", message="Which one?"), "delay": 5.0}
+
+        parent = play(start("choose"), done("begun"), done("the red one"), lambda context: done(read_answers(context)))
+        family_of_three = family(parent, below, ask.with_(to=["n"]), wards=[max_depth(2)])
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(family_of_three, "go", name="n")
+            await anyio.sleep(60)
+            assert runtime.loom.outcome(entity.id).result == ["answer:\nthe red one"]
+
+    async def test_a_parent_cannot_wait_for_a_child_that_asks_it(self) -> None:
+        async def child(context: Sequence[Any]) -> Answer:
+            answers = read_results(context, "ask")
+            return done(answers[0]) if answers else {**say("ask", to="n", message="Which one?"), "delay": 5.0}
+
+        parent = play(
+            start("choose"),
+            done("begun"),
+            say("wait_for_children"),
+            lambda context: done(read_results(context, "wait_for_children")[0]),
+            lambda context: done(read_answers(context)),
+        )
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(family(parent, child, ask.with_(to=["n"])), "go", name="n")
+            await anyio.sleep(60)
+            (answer,) = runtime.loom.outcome(entity.id).result
+        assert "wait_for_children: " in answer
+        assert "no answer can come" in answer
+
+    async def test_a_child_cannot_ask_a_parent_that_waits_for_it(self) -> None:
+        async def child(context: Sequence[Any]) -> Answer:
+            answers = read_results(context, "ask")
+            return done(answers[0]) if answers else say("ask", to="n", message="which one?")
+
+        parent = play(
+            start("choose"), say("wait_for_children"), lambda context: done(read_results(context, "wait_for_children"))
+        )
         async with Runtime.open("memory:") as runtime:
             entity = await runtime.invoke(family(parent, child, ask.with_(to=["n"])), "go", name="n")
             await anyio.sleep(30)
-            (answer,) = runtime.loom.outcome(entity.id).result
-        assert "ask: " in answer
-        assert "wait" in answer
+            (outcome,) = runtime.loom.outcome(entity.id).result
+        assert "no answer can come" in str(outcome)
 
     @pytest.mark.rule("X-06")
     async def test_background_children_count_for_max_children(self) -> None:

@@ -1,6 +1,7 @@
 """A runtime that closes while callers wait: it suspends long-lived entities, and every caller gets an error."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,36 @@ async def test_acting_on_an_entity_raises_runtime_closed_after_the_runtime_close
         await runtime.abandon(entity.id)
     with pytest.raises(RuntimeClosed):
         await runtime.loom.reward(turn, 1.0)
+
+
+@pytest.mark.rule("D-001", "COMP-8")
+async def test_a_runtime_closes_while_an_interrupted_entity_waits_for_the_end_of_its_children() -> None:
+    @gate
+    async def work() -> str:
+        """Work, and tidy up for two seconds."""
+        try:
+            await anyio.sleep(60)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(2)
+        return "done"
+
+    def policy(context: Any) -> Any:
+        return say("work") if context[-1].content == "child" else say("call_agent", intent="child")
+
+    async def interrupt(entity: Entity) -> None:
+        with contextlib.suppress(RuntimeClosed):
+            await entity.interrupt(now=True)
+
+    began = anyio.current_time()
+    async with anyio.create_task_group() as tasks, Runtime.open() as runtime:
+        entity = await runtime.invoke(cantrip(policy, "call_agent", work, wards=(max_turns(5), max_depth(2))), "go")
+        await anyio.sleep(5)
+        tasks.start_soon(interrupt, entity)
+        await anyio.sleep(1)
+    assert anyio.current_time() - began < 10
+    child = runtime.loom.below(entity.id)[0]
+    assert runtime.loom.state(child) == "parent_ended"
 
 
 @pytest.mark.rule("D-001", "COMP-3")

@@ -6,12 +6,14 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from cantrip_actors import Call, DamagedLoom, EntityEnded, KeyUsed, LoomError, Runtime
+from cantrip_actors import Call, DamagedLoom, EntityEnded, ForgottenEvent, KeyUsed, LoomError, Runtime
 from cantrip_actors.loom import open_store, thread_jsonl, verify_loom
 from cantrip_actors.loom.export.chat import chat_jsonl
 from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.loom.statistics import statistics
+from cantrip_actors.runtime.events.loom_log import LoomLog
+from cantrip_actors.stream.reading import EventId
 from tests.loom.test_store import KINDS, Place
 from tests.runtime.spells import cantrip, done, forever, say
 
@@ -90,6 +92,18 @@ async def test_a_long_lived_entity_that_is_unloaded_is_not_forgotten(tmp_path):
     async with Runtime.open(url) as runtime:
         with pytest.raises(LoomError, match="has not ended, and is not forgotten: stop it first"):
             await runtime.forget(entity.id)
+
+
+@pytest.mark.rule("C-50")
+async def test_the_events_of_all_entities_say_that_one_was_forgotten():
+    async with Runtime.open() as runtime:
+        episode = await runtime.cast(secret(), "MARK-intent")
+        await runtime.forget(episode.entity_id, by="anna", why="asked")
+        events, _ = LoomLog(runtime.loom, EventId()).read()
+    assert "MARK" not in repr(events)
+    last = events[-1].event
+    assert isinstance(last, ForgottenEvent)
+    assert (last.entity_id, last.by, last.why) == (episode.entity_id, "anna", "asked")
 
 
 @pytest.mark.rule("C-50")

@@ -249,7 +249,7 @@ async def ask(entity: Entity, number: int, reasons: Counter[str]) -> str:
 
 
 @pytest.mark.rule("V-10", "V-11", "V-13", "V-30", "LOOM-1")
-@pytest.mark.parametrize("seed", range(1))
+@pytest.mark.parametrize("seed", range(20) if EXHAUSTIVE else range(1))
 async def test_an_assistant_of_weeks_answers_each_intent_or_says_why_not(tmp_path: Path, seed: int) -> None:
     world, reasons = World(seed), Counter[str]()
     WORLDS.append(world)

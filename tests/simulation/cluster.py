@@ -26,13 +26,11 @@ from cantrip_actors.machine.node import (
     DrainBegan,
     Event,
     Found,
-    GiveUp,
     Joined,
     LoadEnded,
     NodeAction,
     Renewed,
     State,
-    Suspended,
     advance,
     begin,
     is_steady,
@@ -49,6 +47,7 @@ from cantrip_actors.records.records import Adopted, Committed, Ended, Header, In
 from cantrip_actors.records.submissions import SubmissionRow
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
+from cantrip_actors.runtime.loom.outages import PATIENCE, Outages
 from cantrip_actors.runtime.mail.inboxes import FULL_POLL_EVERY, POLL_INTERVAL
 from cantrip_actors.runtime.nodes.placing import make_member
 from cantrip_actors.terms.errors import LoomError
@@ -117,6 +116,7 @@ class Loader(Process):
         self._connections = 0
         self.is_tidying = False
         self._leasing = Mutex(sim.world)
+        self.outages = Outages(lambda: None)
         self._look_soon: Task | None = None
         self.queued: set[str] = set()
         """Entities of the queue that run here or are about to begin here."""
@@ -144,9 +144,9 @@ class Loader(Process):
             is_loaded = cell is not None
         except (Held, Quarantined):
             cell = None
-        except LoomError:
+        except LoomError as error:
             cell = None
-            self.do(Suspended(entity))
+            self.outages.suspend(entity, error, self.world.now)
         finally:
             self.do(LoadEnded(entity, is_loaded))
         if cell is None:
@@ -158,8 +158,8 @@ class Loader(Process):
             self.work(entity, cell)
         except Fenced:
             pass
-        except LoomError:
-            self.do(Suspended(entity))
+        except LoomError as error:
+            self.outages.suspend(entity, error, self.world.now)
         finally:
             if self.cells.get(entity) is cell:
                 del self.cells[entity]
@@ -524,7 +524,9 @@ class SimNode(Loader):
         while True:
             if self.state.is_asked and not self.state.is_draining:
                 self.spawn(self._drain)
-            self._carry_out(self.do(Checked(list(self.cells))))
+            self.do(Checked())
+            for entity in self.outages.take_due(self.world.now, PATIENCE).entities:
+                self.spawn(partial(self.run_entity, entity, is_placed=True))
             with suppress(LoomError):
                 self._find()
             self.world.sleep(BEAT)
@@ -553,11 +555,10 @@ class SimNode(Loader):
         for one in actions:
             if isinstance(one, Take):
                 self.spawn(partial(self.run_entity, one.entity_id, is_placed=True))
-            elif isinstance(one, UnloadIdle):
+            else:
+                assert isinstance(one, UnloadIdle)
                 for cell in [cell for cell in self.cells.values() if not cell.is_busy][: one.many]:
                     cell.is_leaving = True
-            else:
-                assert isinstance(one, GiveUp)
 
     def _drain(self) -> None:
         self.do(DrainBegan())

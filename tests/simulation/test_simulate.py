@@ -168,6 +168,21 @@ class TestTime:
         with pytest.raises(SimulationFailed, match="did not end in 100 simulated seconds") as caught:
             simulate(hang, 0, backend=backend, lasts=100)
         assert isinstance(caught.value.__cause__, TimeoutError)
+        assert "hang (test_simulate.py:" in str(caught.value)
+
+    def test_a_process_that_never_ends_has_failed_and_says_where_each_task_waits(self, backend: str) -> None:
+        async def wait_for_nothing(_: SimulatedProcess) -> None:
+            with anyio.CancelScope(shield=True):
+                await anyio.Event().wait()
+
+        async def leave_work(process: SimulatedProcess) -> None:
+            if process.number == 2:
+                await wait_for_nothing(process)
+
+        with pytest.raises(SimulationFailed, match="all tasks wait, and nothing will wake them") as caught:
+            simulate(leave_work, 0, backend=backend, nodes=2, faults=[])
+        (line,) = [line for line in str(caught.value).splitlines() if "leave_work" in line and "p2: " in line]
+        assert "> wait_for_nothing (test_simulate.py:" in line
 
     def test_a_gate_that_is_a_plain_function_needs_no_thread(self, backend: str) -> None:
         @gate

@@ -5,11 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import (
+    AdoptedEvent,
     DecidedEvent,
     DelegatedEvent,
     EntityEndedEvent,
     EntityStartedEvent,
     FoldedEvent,
+    ForgottenEvent,
     RequestedEvent,
     ResumedEvent,
     RewardedEvent,
@@ -25,11 +27,13 @@ from cantrip_actors import (
     UsageEvent,
 )
 from cantrip_actors.records.records import (
+    Adopted,
     ChildStarted,
     Committed,
     Decided,
     Ended,
     Folded,
+    ForgottenRecord,
     GateFinished,
     GateStarted,
     IntentGiven,
@@ -63,7 +67,10 @@ def test_each_record_is_its_event() -> None:
         GateFinished(entity_id="e", turn_id="t", gate="echo", tool_call_id="c", result=1, duration_ms=2000.0),
         ChildStarted("e", "t", "c", "child", trace="x"),
         Requested(entity_id="e", turn_id="t", tool_call_id="c", gate="pay", at=AT, args={"n": 1}, why="much"),
-        Decided(entity_id="e", turn_id="t", tool_call_id="c", decision="allow", at=AT, by="anna", note="ok"),
+        Decided(
+            entity_id="e", turn_id="t", tool_call_id="c", decision="allow", at=AT, by="anna", note="ok", door="mcp:anna"
+        ),
+        Adopted("e", "c2", "c1", AT, "x:y", {}, {}, "brewer"),
         Folded("e", 1, 2, "[folded]", AT, Usage(1)),
         Sampled(entity_id="e", turn_id="t", tool_call_id="c", server="s", crystal="x:y", asked="?", answer="!", at=AT),
         Rewarded("e", "t", 0.5, AT, "anna"),
@@ -71,6 +78,7 @@ def test_each_record_is_its_event() -> None:
         Undone("e", 1, 2, AT, sender="anna"),
         Committed(entity_id="e", turn_id="t", sequence=1, at=AT, duration_ms=3000.0),
         Ended("e", "cancelled", AT, "by hand", sender="anna"),
+        ForgottenRecord(entity_id="e", at=AT, records=1, bytes=1, sum="", by="anna", why="asked"),
     ) == [
         EntityStartedEvent("e", SECONDS, "go", is_further=True, key="k", by="anna"),
         SteeredEvent("e", SECONDS, "mind the gap", "anna"),
@@ -78,7 +86,8 @@ def test_each_record_is_its_event() -> None:
         ToolResultEvent("e", SECONDS, "t", "c", "echo", 1, is_error=False, seconds=2.0),
         DelegatedEvent("e", SECONDS, "t", "c", "child", "x"),
         RequestedEvent("e", SECONDS, "t", "e:t:c", "pay", {"n": 1}, "much", None, "c"),
-        DecidedEvent("e", SECONDS, "t", "e:t:c", "allow", "anna", "ok"),
+        DecidedEvent("e", SECONDS, "t", "e:t:c", "allow", "anna", "ok", "mcp:anna"),
+        AdoptedEvent("e", SECONDS, "c2", "brewer"),
         FoldedEvent("e", SECONDS, 1, 2, "[folded]", Usage(1)),
         SampledEvent("e", SECONDS, "t", "c", "x:y", Usage()),
         RewardedEvent("e", SECONDS, "t", 0.5, "anna"),
@@ -86,6 +95,7 @@ def test_each_record_is_its_event() -> None:
         UndoneEvent("e", SECONDS, 1, 2, "anna"),
         StepCompleteEvent("e", SECONDS, "t", 1, terminated=False, truncated=False, seconds=3.0),
         EntityEndedEvent("e", SECONDS, "cancelled", "by hand", by="anna"),
+        ForgottenEvent("e", SECONDS, "anna", "asked"),
     ]
 
 

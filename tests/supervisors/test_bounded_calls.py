@@ -370,3 +370,37 @@ async def test_a_native_cancellation_twice_still_waits_for_the_end_of_the_work(n
             await caller
         log.note("left")
         assert log.words == ["a begins", "a cancelled", "a ended", "left"]
+
+
+class Ender(Actor):
+    """Cancels its caller at the moment of its reply, or replies late."""
+
+    has_tasks = True
+
+    def __init__(self, scope):
+        self.scope = scope
+
+    async def handle_call(self, message, caller):
+        if message == "late":
+            return self.answer(caller, self.answer_late)
+        caller.reply("reply")
+        self.scope.cancel()
+        return NO_REPLY
+
+    async def answer_late(self):
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(2)
+        return "reply"
+
+
+@pytest.mark.parametrize("message", ["at once", "late"])
+async def test_a_reply_that_its_caller_does_not_get_is_reported(new_system, message):
+    scope, got, late = anyio.CancelScope(), [], []
+    async with new_system() as system:
+        actor = await system.start(ChildSpec("ender", lambda: Ender(scope)))
+        with scope:
+            if message == "late":
+                scope.deadline = anyio.current_time() + 1
+            got.append(await actor.call(message, grace=5, on_late_reply=late.append))
+    assert got + late == ["reply"]
+    assert message == "at once" or late == ["reply"]

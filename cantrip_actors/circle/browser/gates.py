@@ -44,7 +44,7 @@ async def goto(
 
     async def work(session: BrowserSession) -> str:
         address = session.check_url(url)
-        tab = await session.get_tab()
+        tab = await session.tabs.get_front()
         response = await tab.page.goto(address, wait_until="commit", timeout=session.settings.timeout * 1000)
         await session.settle(LOAD)
         status = "" if response is None or response.status < 400 else f"[status {response.status}]\n"
@@ -116,7 +116,7 @@ async def press(
 
     async def work(session: BrowserSession) -> str:
         if target is None:
-            await (await session.get_tab()).page.keyboard.press(key)
+            await (await session.tabs.get_front()).page.keyboard.press(key)
         else:
             await (await session.locate(target)).press(key)
         await session.settle()
@@ -157,7 +157,7 @@ async def back(browser: Injected[EntityBrowser], secrets: SecretTexts = None) ->
     """Go back to the page before, and see it."""
 
     async def work(session: BrowserSession) -> str:
-        tab = await session.get_tab()
+        tab = await session.tabs.get_front()
         if await tab.page.go_back(wait_until="commit") is None:
             raise GateError("there is no page before this one")
         await session.settle()
@@ -177,10 +177,10 @@ async def tabs(
 
     async def work(session: BrowserSession) -> str:
         if close is not None:
-            await session.close_tab(close)
+            await session.tabs.close(close)
         if show is not None:
-            await session.show_tab(show)
-        return await session.list_tabs()
+            await session.tabs.show(show)
+        return await session.tabs.render()
 
     return await browser.perform(work, secrets)
 
@@ -194,7 +194,7 @@ async def screenshot(
     """Get an image of the page."""
 
     async def work(session: BrowserSession) -> bytes:
-        page = (await session.get_tab()).page
+        page = (await session.tabs.get_front()).page
         if target is None:
             return await page.screenshot(type="jpeg", quality=70)
         return await (await session.locate(target)).screenshot(type="jpeg", quality=70)

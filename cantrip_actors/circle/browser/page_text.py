@@ -169,3 +169,19 @@ def suggest_elements(target: str, shown: ShownPage | None, most: int = 6) -> str
     nearest += [words[key] for key in get_close_matches(wanted, list(words), most, 0.5) if words[key] not in nearest]
     listed = "; ".join(map(str, (nearest or usable)[:most]))
     return f"the page has for example: {listed}"
+
+
+def quote_text(text: str) -> str:
+    """Return a text in quotes, on one line and not too long; an empty one stays empty."""
+    return json.dumps(shorten_text(text), ensure_ascii=False) if text else ""
+
+
+def shorten_text(text: str) -> str:
+    """Return a text on one line, and not too long."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}…"
+
+
+def read_first_line(error: Exception) -> str:
+    """Return what an error of Playwright says, without its log."""
+    return shorten_text(re.split("\n(?:Call log|Browser logs):", str(error))[0])

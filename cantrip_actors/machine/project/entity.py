@@ -28,7 +28,6 @@ from cantrip_actors.records.records import (
     Header,
     IntentGiven,
     MailRefused,
-    Observation,
     Record,
     Steered,
     Undone,
@@ -45,9 +44,9 @@ __all__ = [
     "find_first_intent",
     "find_header_in_force",
     "find_last_metadata",
-    "find_observation",
     "find_outcome",
     "find_refusal",
+    "find_result_text",
     "find_settled_at",
     "find_status",
     "fold_state",
@@ -175,10 +174,18 @@ def find_last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
     return {} if said is None else said.metadata
 
 
-def find_observation(records: Iterable[Record], call_id: str) -> Observation | None:
-    """Return the result of a call, the newest if ids repeat; None without one."""
-    results = [record for record in records if isinstance(record, GateFinished) and record.tool_call_id == call_id]
-    return results[-1].observation if results else None
+def find_result_text(records: Iterable[Record], call_id: str) -> str | None:
+    """Return the result of a call as text, the newest if ids repeat; None without one.
+
+    The id of a background child stands for the message with its answer.
+    """
+    text: str | None = None
+    for record in records:
+        if isinstance(record, GateFinished) and record.tool_call_id == call_id:
+            text = record.observation.content
+        elif isinstance(record, Steered) and record.child == call_id:
+            text = record.text
+    return text
 
 
 def find_refusal(records: Iterable[Record], key: str) -> MailRefused | None:

@@ -289,7 +289,8 @@ class FallbackActor(Actor):
 
         async def ask_one(number: int, one: Crystal, query: Query) -> Response | CrystalError:
             request = CrystalRequest(one, query, retry, context_variables)
-            reply: Response | CrystalError = await self._members[number].call(request, grace=GRACE)
+            call = partial(self._members[number].call, request, grace=GRACE)
+            reply: Response | CrystalError = await call(on_late_reply=lambda late: query.report_unanswered(late.usage))
             return reply
 
         self._running += 1

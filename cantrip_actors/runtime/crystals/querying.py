@@ -30,14 +30,19 @@ async def query_crystal(
 ) -> Response | CrystalError:
     """Return the answer of a crystal to an entity, or the error that the query ended with.
 
-    A cancelled query has ended when this raises, or after `GRACE` seconds.
+    A cancelled query has ended when this raises, or after `GRACE` seconds. An answer that comes in this time is charged
+    (`Query.charge`).
     """
     began = 0.0
     if instrument is not None:
         began = time.monotonic()
         if query.emit is not None:
             query = query._replace(emit=_TimedParts(query, instrument, cell, began))
-    ask = partial(bound.uses.asks.call, make_request(cell, bound, query), grace=GRACE)
+
+    def charge(late: Response | CrystalError) -> None:
+        query.report_unanswered(late.usage)
+
+    ask = partial(bound.uses.asks.call, make_request(cell, bound, query), grace=GRACE, on_late_reply=charge)
     reply: Response | CrystalError = await watch("query", get_crystal_name(bound.crystal), ask)()
     if instrument is not None:
         instrument.answered(cell, reply, time.monotonic() - began, bound.crystal)

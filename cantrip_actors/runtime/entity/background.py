@@ -179,6 +179,7 @@ class BackgroundChildren:
         if child.urgent:
             self._urgent.add(cell.entity_id)
         if not cell.is_over:
+            self._environment.core.living.note_background(cell.entity_id)
             cell.ending.listen(partial(self._note_end, cell.entity_id))
             with anyio.CancelScope(shield=True):  # a cancelled start would end the child
                 await self._maker.start_child(cell, self._nursery)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from cantrip_actors.machine.life import Change
+from cantrip_actors.machine.state import Plan
 from cantrip_actors.records.records import Ended
 from cantrip_actors.runtime.entity.cell import Cell, Dismissed, GivenUp, Unloaded
 from cantrip_actors.runtime.loom.core import Core
@@ -24,15 +25,18 @@ def find_end_reason(detail: object, root: Cell, core: Core, *, has_request: bool
     `has_request` says whether a person has to decide before it continues. Then it does not end because its runtime
     closes, even if it has only just asked. Nor does work with a key: its caller comes back for it with that key.
     """
-    plan = root.plan
-    is_kept = plan.lasting or plan.key is not None or (plan.on_close or core.limits.on_close) == "keep"
-    is_resumed = is_kept or root.is_suspended or core.is_handing_over or has_request
+    is_resumed = outlasts_callers(root.plan, core) or root.is_suspended or core.is_handing_over or has_request
     if isinstance(detail, Dismissed):
         return _REASONS.get(detail.reason, "cancelled")
     if isinstance(detail, str) and detail in _REASONS:
         return _REASONS[detail]
     is_for_later = isinstance(detail, (RestartedWith, ParentEnded, Unloaded, GivenUp))
     return None if is_for_later or is_resumed else "cancelled"
+
+
+def outlasts_callers(plan: Plan, core: Core) -> bool:
+    """Return whether an entity's work is kept when its caller has gone, because somebody comes back for it."""
+    return plan.lasting or plan.key is not None or (plan.on_close or core.limits.on_close) == "keep"
 
 
 async def end_below(core: Core, entity_id: str) -> None:

@@ -23,7 +23,6 @@ from cantrip_actors.crystal.images import find_refused_file
 from cantrip_actors.loom import EntityFacts, Held, Quarantined, name_lease
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.life import Occasion
-from cantrip_actors.machine.node import Suspended
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Ended, Header
@@ -32,7 +31,7 @@ from cantrip_actors.runtime.circles.tool_servers import ToolServers, read_record
 from cantrip_actors.runtime.entity.cell import Cell, Dismissed
 from cantrip_actors.runtime.entity.cells import Cells
 from cantrip_actors.runtime.entity.driver import EntityActor
-from cantrip_actors.runtime.entity.ends import leave_tree
+from cantrip_actors.runtime.entity.ends import leave_tree, outlasts_callers
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.performer import MAIL
 from cantrip_actors.runtime.loom.loom_writer import HandOver, Release, is_outage
@@ -193,7 +192,8 @@ class Launcher:
         """Load an entity for which mail waits, and return whether this call did.
 
         Its mail waits if another process runs it, if its cantrip or its dependencies are not known here, and if another
-        node should load it, unless `is_placed`: this node was chosen then.
+        node should load it, unless `is_placed`: this node was chosen then. Raises LoomError if the loom does not
+        answer.
         """
         core, inboxes = self._core, self._environment.inboxes
         if core.living.get(entity_id) is not None:
@@ -203,7 +203,7 @@ class Launcher:
             if facts.life >= Life.OVER:
                 await inboxes.settle_from_log(entity_id)
                 return False
-            if facts.is_held:
+            if facts.is_held or not facts.has_begun:
                 return False
             intent = await core.in_store(partial(core.find_next_intent, facts)) if core.cantrips.has_marks else None
             sent = None if intent is None else core.cantrips.get_sent(entity_id, intent.key)
@@ -216,9 +216,8 @@ class Launcher:
         except (Held, RuntimeClosed, CantripUnknown, DependenciesUnknown):  # it began elsewhere meanwhile, or we close
             return False
         except CantripError as error:
-            if core.membership is not None and is_outage(error):  # the node tries again until the store is back
-                core.membership.advance(Suspended(entity_id))
-                return False
+            if is_outage(error):
+                raise
             log = _log.warning
             if isinstance(error, Quarantined):
                 log = _log.info
@@ -250,7 +249,7 @@ class Launcher:
 
     def remove(self, cell: Cell) -> None:
         """Remove an entity that has stopped permanently, and notify all tasks that wait for its end."""
-        core, living = self._core, self._core.living
+        living = self._core.living
         living.remove(cell)
         if living.leaving.get(cell.entity_id) is cell:
             del living.leaving[cell.entity_id]
@@ -262,12 +261,18 @@ class Launcher:
             living.note_standing(cell.parent)
         else:
             living.wake_waiters()
-        if core.membership is not None and cell.parent is None and not cell.is_over and is_outage(cell.error):
-            core.membership.advance(Suspended(cell.entity_id))
 
     def _forget_root(self, cell: Cell) -> None:
-        """Remember the cantrip of a root entity that can be loaded again, and release its leases."""
-        core = self._core
+        """Release the leases of a root entity, and remember its cantrip if it can be loaded again.
+
+        It is loaded by itself after an outage, unless it works for a caller alone, who gets that error.
+        """
+        core, inboxes = self._core, self._environment.inboxes
+        is_owned = cell.callers > 0 and core.membership is None and not outlasts_callers(cell.plan, core)
+        if is_outage(cell.error) and not cell.is_over and not is_owned:
+            inboxes.suspend(cell.entity_id, cell.error, has_recorded=cell.recorded > 0)
+        else:
+            inboxes.outages.forget(cell.entity_id)
         if cell.plan.lasting or cell.is_suspended:
             if cell.is_over or cell.is_for_episode:
                 core.cantrips.forget(cell.entity_id)

@@ -7,7 +7,7 @@ wards while a tree waits for people, and notes since when each tree rests, so th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import anyio
@@ -25,6 +25,7 @@ from cantrip_actors.machine.life import (
 )
 from cantrip_actors.runtime.entity.cell import Cell
 from supervisors import ActorRef
+from supervisors.ref import identify
 
 LOOK: Final = object()
 """The message that has the registry actor look for trees to unload."""
@@ -45,6 +46,8 @@ class LoadedCells:
         self._cells: dict[str, Cell] = {}
         self._names: dict[str, str] = {}
         self._below: dict[str, list[str]] = {}
+        self._background: set[str] = set()
+        """The children that work in the background: their parents need not wait for them."""
         self._resting: OrderedDict[str, float] = OrderedDict()
         """The root entities whose trees rest, and when each is unloaded, in event loop time; the first one first."""
         self.leaving: dict[str, Cell] = {}
@@ -52,7 +55,33 @@ class LoadedCells:
         """For each root entity, the token of the lease under which this process runs its tree."""
         self.quarantined: set[str] = set()
         """The entities that this process found in quarantine, until it loads them."""
+        self._is_cleaned_up = False
+        """Whether an actor cleans up after the cells that end."""
         self._news: anyio.Event | None = None
+
+    def begin_cleaning_up(self) -> None:
+        """Leave it to the registry actor to notify those that wait for the end of a cell, when it has cleaned up."""
+        self._is_cleaned_up = True
+
+    def stop_cleaning_up(self) -> None:
+        """Notify those that wait for the end of a cell as soon as its actor has ended.
+
+        The registry actor stops before the entities do, and their ends wait for each other.
+        """
+        self._is_cleaned_up = False
+        for cell in [*self.leaving.values(), *self._cells.values()]:
+            self._end_with_actor(cell)
+
+    def _end_with_actor(self, cell: Cell) -> None:
+        def end(*_: object) -> None:
+            if not self._is_cleaned_up:
+                cell.end()
+
+        actor = identify(cell.actor)
+        if actor.outcome is not None:
+            end()
+        else:
+            actor.watch(self, end, final=True)
 
     def add(self, cell: Cell) -> None:
         """Add a cell that is about to be started."""
@@ -62,6 +91,8 @@ class LoadedCells:
             self._names[name] = cell.entity_id
         if cell.parent is not None:
             self._below.setdefault(cell.parent.entity_id, []).append(cell.entity_id)
+        if not self._is_cleaned_up:
+            self._end_with_actor(cell)
 
     def remove(self, cell: Cell) -> None:
         """Remove a cell that has ended, could not be started, or is leaving."""
@@ -69,6 +100,7 @@ class LoadedCells:
             return
         del self._cells[cell.entity_id]
         self.tokens.pop(cell.entity_id, None)
+        self._background.discard(cell.entity_id)
         self._resting.pop(cell.entity_id, None)
         name = cell.plan.scoped_name
         if name is not None:
@@ -95,6 +127,20 @@ class LoadedCells:
     def list_below(self, entity_id: str) -> list[str]:
         """Return the children of an entity that are loaded."""
         return self._below.get(entity_id, [])
+
+    def note_background(self, entity_id: str) -> None:
+        """Note that a child, which is about to be started, works in the background."""
+        self._background.add(entity_id)
+
+    def list_awaited(self, cell: Cell) -> list[str]:
+        """Return the entities that an entity waits for: the one that it asks, and its children.
+
+        Children in the background are among them only while it waits for children.
+        """
+        children = self.list_below(cell.entity_id)
+        if cell.life.waits_for != "children":
+            children = [entity_id for entity_id in children if entity_id not in self._background]
+        return [*children, *([] if cell.asks is None else [cell.asks])]
 
     def list_children(self, cell: Cell) -> list[Cell]:
         """Return the cells of the children of an entity that are loaded."""
@@ -143,24 +189,32 @@ class LoadedCells:
 
     def describe(self, cell: Cell) -> Standing:
         """Return where an entity stands, with the children or the entity that it waits for."""
-        cells = [cell]
-        for waiting in cells:  # it grows: without recursion, because entities that ask each other make long chains
-            cells += self._list_awaited(waiting)
         standings: dict[str, Standing] = {}
-        for waiting in reversed(cells):
-            life, inbox = waiting.life, waiting.inbox
-            is_resting = life.stage is Stage.IDLE
-            children = () if life.stage is Stage.WORKING else self.list_children(waiting)
-            standings[waiting.entity_id] = Standing(
-                life,
-                has_mail=inbox is not None and (inbox.has_unrecorded_control or (is_resting and inbox.is_answered)),
-                has_callers=waiting.callers > 0 or (inbox is not None and bool(inbox.awaited)),
-                children=[standings[child.entity_id] for child in children],
-                answerer=None if waiting.asks is None else standings.get(waiting.asks),
-            )
+        path = {cell.entity_id: (cell, self._list_related(cell))}
+        while path:  # without recursion, because entities that ask each other make long chains
+            last, related = next(reversed(path.values()))
+            if not related:
+                del path[last.entity_id]
+                standings[last.entity_id] = self._describe_one(last, standings)
+            elif (following := related.pop()).entity_id not in path and following.entity_id not in standings:
+                path[following.entity_id] = (following, self._list_related(following))
+            # else it was seen: a child in the background may ask an ancestor that rests
         return standings[cell.entity_id]
 
-    def _list_awaited(self, cell: Cell) -> list[Cell]:
+    def _describe_one(self, cell: Cell, standings: Mapping[str, Standing]) -> Standing:
+        """Return where an entity stands, given those that are described; others are on the way to it and left out."""
+        life, inbox = cell.life, cell.inbox
+        is_resting = life.stage is Stage.IDLE
+        children = () if life.stage is Stage.WORKING else self.list_children(cell)
+        return Standing(
+            life,
+            has_mail=inbox is not None and (inbox.has_unrecorded_control or (is_resting and inbox.is_answered)),
+            has_callers=cell.callers > 0 or (inbox is not None and bool(inbox.awaited)),
+            children=[standings[child.entity_id] for child in children if child.entity_id in standings],
+            answerer=None if cell.asks is None else standings.get(cell.asks),
+        )
+
+    def _list_related(self, cell: Cell) -> list[Cell]:
         """Return the loaded entities that keep a tree from rest, if one of its entities does: its children, and the one
         whose answer it awaits.
         """

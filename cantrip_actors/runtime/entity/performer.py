@@ -356,8 +356,12 @@ class Performer:
             self._is_querying = False
         if isinstance(reply, Response):
             cell.error = None  # that of a context that was too long is mended
-            for call in cell.plan.circle.resolve_calls(reply.tool_calls):
-                await self._environment.requests.prepare(call.gate, call.args)
+            try:
+                for call in cell.plan.circle.resolve_calls(reply.tool_calls):
+                    await self._environment.requests.prepare(call.gate, call.args)
+            except anyio.get_cancelled_exc_class():
+                query.report_unanswered(reply.usage)
+                raise
             return Replied(reply) if reply.handle is None else Posted(reply.handle)
         cell.error = reply
         return Failed(str(reply), reply.usage, reply.overflows)

@@ -10,7 +10,7 @@ from functools import partial
 from cantrip_actors.loom import Loom
 from cantrip_actors.machine.actions import Contact
 from cantrip_actors.machine.events import Observed
-from cantrip_actors.machine.project import find_observation
+from cantrip_actors.machine.project import find_result_text
 from cantrip_actors.machine.state import Plan
 from cantrip_actors.records.records import Observation
 from cantrip_actors.runtime.entity.cell import Cell
@@ -32,8 +32,8 @@ async def recall_result(cell: Cell, core: Core, action: Contact) -> Observed:
 
 
 def read_result(loom: Loom, plan: Plan, call_id: str) -> str | None:
-    """Return the whole result of a call as text, the newest if ids repeat; None if the thread has no such call."""
-    observation = find_observation(loom.records(plan.entity_id), call_id)
-    if observation is None and plan.forked and plan.parent_turn is not None:
-        observation = find_observation(loom.lineage(plan.parent_turn), call_id)
-    return None if observation is None else observation.content
+    """Return the whole result of a call, or the answer of a background child; None if the thread has no such id."""
+    text = find_result_text(loom.records(plan.entity_id), call_id)
+    if text is None and plan.forked and plan.parent_turn is not None:
+        text = find_result_text(loom.lineage(plan.parent_turn), call_id)
+    return text

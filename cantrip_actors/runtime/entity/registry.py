@@ -55,7 +55,12 @@ class RegistryActor(Actor):
         living = self._core.living
         for cell in reversed([*living.leaving.values(), *living]):
             self._watch(cell)
+        living.begin_cleaning_up()
         self.ref.send(LOOK)
+
+    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
+        """Let cells end without this actor: while a runtime closes, entities still end, and wait for their children."""
+        self._core.living.stop_cleaning_up()
 
     async def handle_cast(self, message: Cell) -> None:
         """Watch a cell."""
@@ -114,6 +119,7 @@ class RegistryActor(Actor):
             await self._settle_log(cell, cell.actor.last_exit)
         except LoomError as error:
             _log.error("an entity's end could not be recorded", entity=cell.entity_id, error=str(error))
+            cell.error = error  # it is tried again after an outage, and then has this end or another one
         self._remove(cell)
         try:
             await self._inboxes.settle_from_log(
@@ -121,6 +127,7 @@ class RegistryActor(Actor):
             )  # it may have stopped between an end of an episode and its report
         except LoomError as error:
             _log.error("an entity's last outcome could not be read", entity=cell.entity_id, error=str(error))
+            self._inboxes.suspend(cell.root.entity_id, error)
         await cell.crystal.release()  # an actor that was killed had no chance to
 
     async def _settle_log(self, cell: Cell, reason: ExitReason | None) -> None:

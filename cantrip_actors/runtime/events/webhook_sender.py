@@ -210,8 +210,8 @@ class _Sender:
         return answer is None
 
     def _make_link(self, event: EntityEvent) -> dict[str, str]:
-        """Return the link of a request for an approval, if this webhook has links."""
-        if not (self._webhook.links and isinstance(event, RequestedEvent) and event.kind == "approval"):
+        """Return the link with which a person decides a request or replies to it, if this webhook has links."""
+        if not (self._webhook.links and isinstance(event, RequestedEvent) and event.kind in ("approval", "question")):
             return {}
         expires = int(self._core.read_time_of_day() + self._webhook.links_last)
         token = make_link_token(self._derive_key(PURPOSE), event.request_id, expires)

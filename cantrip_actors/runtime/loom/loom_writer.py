@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar, cast
 
 import anyio
 
@@ -126,7 +126,7 @@ class Claim(NamedTuple):
 class Quarantine(NamedTuple):
     """Let no process run the tree of a root entity for a time, because it would crash again.
 
-    The reply is the row of the quarantine. `is_repeated` as for `LeaseStore.quarantine`.
+    The reply is the row of the quarantine, or LoomError is raised. `is_repeated` as for `LeaseStore.quarantine`.
     """
 
     entity_id: str
@@ -166,7 +166,7 @@ class Fetch(NamedTuple):
     entity_id: str
 
 
-def is_outage(error: BaseException | None) -> bool:
+def is_outage(error: BaseException | None) -> TypeGuard[LoomError]:
     """Return whether an error says that the store could not be reached, or did not answer."""
     return type(error) in (LoomError, Unsure, Locked)
 
@@ -183,35 +183,41 @@ class CallGroup:
         return len(self.appends) + len(self.posts) + len(self.claims)
 
 
+class WriterListeners(NamedTuple):
+    """The functions that the loom actor calls."""
+
+    publish: Callable[[Sequence[Record]], None]
+    """Called with all written records, in order, even if their caller was cancelled meanwhile."""
+    deliver: Callable[[Sequence[Pending]], None]
+    """Called with posted mail that is durable."""
+    on_mail: Callable[[str], None]
+    """Called with each entity that got mail in another way."""
+    on_timer: Callable[[Timer], None]
+    """Called with each timer that was set."""
+    on_outage: Callable[[], None]
+    """Called when the store has not answered."""
+    notify_processes: Callable[[], None]
+    """Called when entities were released for other nodes."""
+
+
 class LoomWriter(Actor):
     """Writes the records and the mail that callers send.
 
-    It calls `publish` with all written records, in order, even if their caller was cancelled meanwhile. It calls
-    `deliver` with posted mail that is durable, `on_mail` with each entity that got mail in another way, `on_timer`
-    with each timer that was set, and `notify_processes` when it has released entities for other nodes. It reports
-    commits and failures of the store to `instrument`.
+    It calls `listeners`, and reports commits and failures of the store to `instrument`.
     """
 
     def __init__(
         self,
         store: Store,
         access: StoreAccess,
-        publish: Callable[[Sequence[Record]], None],
-        deliver: Callable[[Sequence[Pending]], None],
-        on_mail: Callable[[str], None],
-        on_timer: Callable[[Timer], None],
-        notify_processes: Callable[[], None],
+        listeners: WriterListeners,
         instrument: Instrument | None = None,
         membership: Membership | None = None,
         serves: Sequence[str] = (),
     ) -> None:
         self._store = store
         self._access = access
-        self._publish = publish
-        self._deliver = deliver
-        self._on_mail = on_mail
-        self._on_timer = on_timer
-        self._notify_processes = notify_processes
+        self._listeners = listeners
         self._instrument = instrument
         self._group = CallGroup()
         self.owner = this_process()
@@ -305,13 +311,7 @@ class LoomWriter(Actor):
             return None
         elif isinstance(message, Quarantine):
             await self._settle()
-            self._leases.pop(message.entity_id, None)
-            now = compute_time_of_day(self._store.clock())
-            row = await self._access.write(
-                partial(self._store.quarantine, message.entity_id, message.why, now, is_repeated=message.is_repeated)
-            )
-            self._tokens.pop(message.entity_id, None)
-            return row
+            await self._quarantine(message, caller)
         elif isinstance(message, Forget):
             await self._settle()
             await self._forget(message, caller)
@@ -370,7 +370,7 @@ class LoomWriter(Actor):
         if released:
             _log.warning("leases came back that were released before: the server failed over", leases=len(released))
             for entity_id in released:
-                self._on_mail(entity_id)
+                self._listeners.on_mail(entity_id)
 
     def _renew(self) -> None:
         node = self._membership
@@ -445,10 +445,10 @@ class LoomWriter(Actor):
             self._unreleased.update((lease.entity_id, lease) for lease in leases)
             return
         if self._membership is not None and self._membership.is_draining:
-            self._notify_processes()
+            self._listeners.notify_processes()
         for lease in kept:
             self._leases[lease.entity_id] = lease
-            self._on_mail(lease.entity_id)
+            self._listeners.on_mail(lease.entity_id)
         for lease in leases:
             self._unreleased.pop(lease.entity_id, None)
             if lease not in kept:
@@ -462,7 +462,7 @@ class LoomWriter(Actor):
             self._unreleased[entity_id] = lease
             return
         self._tokens.pop(entity_id, None)
-        self._notify_processes()
+        self._listeners.notify_processes()
 
     def _keep(self, message: Keep) -> None:
         tip = self._store.tip(message.entity_id)
@@ -472,8 +472,8 @@ class LoomWriter(Actor):
 
     async def _fetch(self, entity_id: str) -> None:
         try:
-            self._deliver(await self._access.write(partial(self._store.pending, entity_id, PAGE)))
-        except LoomError as error:  # the next poll of all mail finds it
+            self._listeners.deliver(await self._access.write(partial(self._store.pending, entity_id, PAGE)))
+        except LoomError as error:  # the search after an outage finds it
             self._note_failure(error)
             _log.warning("mail could not be read", entity=entity_id, error=str(error))
 
@@ -486,11 +486,26 @@ class LoomWriter(Actor):
             return False
         return True
 
-    def _note_failure(self, error: LoomError) -> None:
-        """Report to the instrument that the store refused a writer without a lease, or could not be reached."""
+    def _note_failure(self, error: CantripError) -> None:
+        """Report that the store could not be reached, and to the instrument also that it refused a late writer."""
         is_fenced = isinstance(error, Fenced)
+        if is_outage(error):
+            self._listeners.on_outage()
         if self._instrument is not None and (is_fenced or is_outage(error)):
             self._instrument.noted(StoreFailed(is_fenced))
+
+    async def _quarantine(self, message: Quarantine, caller: Caller) -> None:
+        now = compute_time_of_day(self._store.clock())
+        work = partial(self._store.quarantine, message.entity_id, message.why, now, is_repeated=message.is_repeated)
+        try:
+            row = await self._access.write(work)
+        except LoomError as error:  # its lease is released when it has left, and it is tried again
+            self._note_failure(error)
+            caller.fail(error)
+            return
+        self._leases.pop(message.entity_id, None)
+        self._tokens.pop(message.entity_id, None)
+        caller.reply(row)
 
     async def _forget(self, message: Forget, caller: Caller) -> None:
         """Forget entities; the slow part runs in a thread, and nothing is written meanwhile."""
@@ -563,11 +578,11 @@ class LoomWriter(Actor):
         if records and self._instrument is not None:
             self._instrument.committed(time.perf_counter() - began, count)
             self._instrument.written(records)
-        self._publish(records)
+        self._listeners.publish(records)
         for _, mail in post:
-            self._on_mail(mail.entity_id)
+            self._listeners.on_mail(mail.entity_id)
         for _, timer in timers:
-            self._on_timer(timer)
+            self._listeners.on_timer(timer)
 
     async def _post(self, posts: list[Caller]) -> None:
         mails = [caller.message.mail for caller in posts]
@@ -583,7 +598,7 @@ class LoomWriter(Actor):
             for caller, row in zip(posts, rows, strict=True)
             if not isinstance(row, Exception) and row.taken is None
         ]
-        self._deliver(sorted(new, key=lambda one: one.no))
+        self._listeners.deliver(sorted(new, key=lambda one: one.no))
         for caller, row in zip(posts, rows, strict=True):
             caller.reply(row)
 
@@ -593,14 +608,15 @@ class LoomWriter(Actor):
         try:
             results = await self._access.write(partial(self._store.replace_timers, changes))
         except CantripError as error:
+            self._note_failure(error)
             return error
         new: list[Pending] = []
         for change, rows in zip(changes, results, strict=True):
             if isinstance(rows, list):
                 new += [Pending(row.no, mail) for row, mail in zip(rows, change.post, strict=True) if row.taken is None]
                 if change.new is not None:
-                    self._on_timer(change.new)
-        self._deliver(new)
+                    self._listeners.on_timer(change.new)
+        self._listeners.deliver(new)
         return results
 
     async def _change_submission(self, message: ChangeSubmission) -> bool | CantripError:
@@ -608,6 +624,7 @@ class LoomWriter(Actor):
         try:
             return await self._access.write(partial(change, message.row))
         except CantripError as error:
+            self._note_failure(error)
             return error
 
 

@@ -7,10 +7,14 @@ for the ends of episodes that are expected here.
 
 The end of an episode is expected by callers, which wait, and by listeners, for which nothing is loaded: the schedule of
 the next firing, and the tree of each asker, which is loaded by its answer if it has stopped meanwhile.
+
+After an outage of the loom the mail actor also loads the entities that it stopped, and searches for mail and timers of
+which no actor was notified (`runtime/loom/outages.py`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -34,6 +38,7 @@ from cantrip_actors.runtime.events.context_variables import ContextVariables
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.loom.loom_writer import Fetch, Post, is_outage
 from cantrip_actors.runtime.loom.outage_log import OutageLog
+from cantrip_actors.runtime.loom.outages import PATIENCE, Outages
 from cantrip_actors.runtime.mail.hints import Hints
 from cantrip_actors.runtime.mail.inbox import PAGE, Inbox, Waiter, make_refusal_error
 from cantrip_actors.runtime.nodes.placing import find_stranding
@@ -51,7 +56,7 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.history import PastMessage
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.outcome import Outcome
-from supervisors import Actor, ActorRef, ExitReason, NotRunning
+from supervisors import Actor, ActorRef, Alarm, ExitReason, NotRunning
 
 POLL_INTERVAL: Final = 0.5
 """Seconds between two polls of the store for mail that other processes have posted."""
@@ -64,6 +69,8 @@ EXPIRE_INTERVAL: Final = 3600.0
 
 _POLL = object()
 _HINT = object()
+_OUTAGE = object()
+"""The message that an outage has interrupted work, or that such work is due."""
 HINTED = object()
 """The message that tells the node actor of a hint."""
 _EXPIRE = object()
@@ -78,6 +85,7 @@ class Inboxes:
         self._core = core
         self._inboxes: dict[str, Inbox] = {}
         self.actor: ActorRef[Any] = ActorRef()
+        self.outages = Outages(self._notify_of_outage)
         self.hints: Hints | None = None
         """Sends hints to the other processes of the loom; None if no process receives them."""
         self.hints_received = 0
@@ -125,13 +133,43 @@ class Inboxes:
             inbox.settle_all(lambda waiter: self._make_error(waiter, cell))
             inbox.forget_unawaited()
             if inbox.awaited or cell.is_for_episode or (cell.is_over and inbox.expected):
-                self.load(entity_id)
+                self._load_later(cell)
         self._drop(entity_id)
+
+    def _load_later(self, cell: Cell) -> None:
+        """Load a root entity that has stopped here: after an outage, once the loom answers again."""
+        if is_outage(cell.error):
+            self.suspend(cell.entity_id, cell.error, has_recorded=cell.recorded > 0)
+        else:
+            self.load(cell.entity_id)
+
+    def _notify_of_outage(self) -> None:
+        if self.actor.alive:  # it looks by itself when it starts
+            self.actor.send(_OUTAGE)
+
+    def suspend(self, entity_id: str, error: CantripError, *, has_recorded: bool = False) -> None:
+        """Load a root entity again once the loom answers; `has_recorded` as for `Outages.suspend`."""
+        if self._core.is_open:
+            self.outages.suspend(entity_id, error, anyio.current_time(), has_recorded=has_recorded)
+
+    def note_load(self, entity_id: str, error: LoomError | None) -> None:
+        """Handle the end of an attempt to load an entity: with an error, the loom did not answer."""
+        if error is not None:
+            self.suspend(entity_id, error)
+            if not self.patience:
+                self.fail_waiters(entity_id, error)
+        elif self._core.living.get(entity_id) is None and not self.outages.is_suspended(entity_id):
+            self.outages.forget(entity_id)  # another process runs it, or it cannot be loaded
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which callers wait for an entity that an outage has stopped."""
+        return 0.0 if self._core.membership is None else PATIENCE
 
     def _make_error(self, waiter: Waiter, cell: Cell) -> CantripError | None:
         if isinstance(cell.error, Held) or cell.is_suspended:  # another process runs it, or it is loaded again
             return None
-        if self._core.membership is not None and (is_outage(cell.error) or isinstance(cell.error, Fenced)):
+        if self.patience and (is_outage(cell.error) or isinstance(cell.error, Fenced)):
             return None  # it is resumed when the store is back, here or elsewhere
         if waiter.is_recorded or isinstance(cell.error, LoomError):
             return cell.make_interruption_error()
@@ -298,6 +336,11 @@ class Inboxes:
         elif self._core.is_open:
             self.actor.cast(entity_id)
 
+    def load_unless_suspended(self, entity_id: str) -> None:
+        """Do what `load` does, but not for an entity that an outage has stopped: it will be loaded."""
+        if not self.outages.is_suspended(entity_id):
+            self.load(entity_id)
+
     # Waiting
 
     async def send(self, mail: Mail, *, durable: bool) -> Outcome:
@@ -431,8 +474,12 @@ class Inboxes:
             if is_answered:
                 self.load(root)
                 continue
-            for asked in asks:
-                await self.listen(asked.to, asked.key, partial(self.note_answer, root))
+            try:
+                for asked in asks:
+                    await self.listen(asked.to, asked.key, partial(self.note_answer, root))
+            except LoomError:
+                self._answered.add(root)
+                raise
 
     def _read_asks(self, root: str) -> tuple[bool, list[Asked]]:
         """Return whether an entity of a tree has an answer for which it waits, and the questions without an answer."""
@@ -468,20 +515,21 @@ class Inboxes:
                 found.append((key, None, EntityEnded(f"entity {entity_id} ended before it took the intent")))
         return found
 
-    async def poll(self, *, is_hinted: bool = False) -> None:
+    async def poll(self, *, is_hinted: bool = False, is_full: bool = False) -> None:
         """Read the mail and the records that other processes have written.
 
-        From time to time it reads all mail, because a process that has died may have left some.
+        It reads all mail if it `is_full`. From time to time it does so by itself, because a process that has died may
+        have left some. The entities that an outage has stopped are not loaded for it: they will be.
         """
         store = self._core.store
         self._polls += not is_hinted
         await self._load_answered()
         self._last_read, rows = await self._core.in_store(partial(store.new_mail, self._last_read))
         roots = {row.entity_id: None for row in rows if row.loads or self._core.living.get(row.entity_id)}
-        if self._polls % FULL_POLL_EVERY == 0 and not is_hinted:
+        if is_full or (self._polls % FULL_POLL_EVERY == 0 and not is_hinted):
             roots.update(dict.fromkeys(await self._core.in_store(store.waiting)))
         for entity_id in roots:
-            self.load(entity_id)
+            self.load_unless_suspended(entity_id)
         for entity_id, inbox in list(self._inboxes.items()):
             if not inbox.expected:
                 continue
@@ -493,7 +541,7 @@ class Inboxes:
                     inbox.position = tip.position
                     await self.settle_from_log(entity_id)
                 if inbox.awaited:
-                    self.load(entity_id)
+                    self.load_unless_suspended(entity_id)
                     await self._fail_stranded(entity_id, inbox)
 
     async def _settle_withdrawn(self, entity_id: str, inbox: Inbox) -> None:
@@ -539,9 +587,10 @@ class Inboxes:
 
 
 class MailActor(Actor):
-    """Loads entities, posts mail, and searches for mail from other processes.
+    """Loads entities, posts mail, and searches for mail from other processes, and for all mail after an outage.
 
-    `load` loads the entity with that id, if it may be loaded here.
+    `load` loads the entity with that id, if it may be loaded here, and raises LoomError in an outage. `wake_scheduler`
+    has due timers searched for.
     """
 
     has_tasks = True
@@ -550,13 +599,16 @@ class MailActor(Actor):
         self,
         inboxes: Inboxes,
         store: Store,
-        load: Callable[[str], Coroutine[Any, Any, object]],
+        load: Callable[..., Coroutine[Any, Any, object]],
+        wake_scheduler: Callable[[], object],
         node: ActorRef[Any] | None,
     ) -> None:
         self._inboxes = inboxes
         self._node = node
         self._store = store
-        self._load = load
+        self._load_for_mail = load
+        self._wake_scheduler = wake_scheduler
+        self._alarm: Alarm | None = None
         self._polls = store.shared
         self._hints = Hints(store, self._handle_hint)
         self._is_hinted = False
@@ -569,6 +621,7 @@ class MailActor(Actor):
             self.send_every(POLL_INTERVAL, _POLL)
             self.ref.send(_POLL)
         self.send_every(EXPIRE_INTERVAL, _EXPIRE)
+        self.ref.send(_OUTAGE)
 
     async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
         """Stop the threads that send and receive hints."""
@@ -599,7 +652,10 @@ class MailActor(Actor):
             self.tasks.start_soon(self._load, message)
 
     async def handle_info(self, message: Any) -> None:
-        """Search for mail, or expire keys."""
+        """Search for mail, expire keys, or do the work that an outage has interrupted."""
+        if message is _OUTAGE:
+            await self._continue_work()
+            return
         with self._log.watch():
             if message is _POLL:
                 await self._begin_hints()
@@ -609,3 +665,33 @@ class MailActor(Actor):
                 await self._inboxes.poll(is_hinted=True)
             elif message is _EXPIRE:
                 await self._inboxes.expire()
+        if self._log.has_failed:
+            self._inboxes.outages.note(anyio.current_time())
+
+    async def _continue_work(self) -> None:
+        """Do the work that outages have interrupted and that is due; what fails is due again later."""
+        inboxes, outages = self._inboxes, self._inboxes.outages
+        due = outages.take_due(anyio.current_time(), inboxes.patience)
+        for entity_id, error in due.given_up:
+            inboxes.fail_waiters(entity_id, error)
+        for entity_id in due.entities:
+            self.tasks.start_soon(partial(self._load, entity_id, is_placed=True))  # it ran here
+        if due.has_search:
+            with self._log.watch():
+                await inboxes.poll(is_full=True)
+            if self._log.has_failed:
+                outages.note(anyio.current_time())
+            else:
+                self._wake_scheduler()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        delay = outages.next - anyio.current_time()
+        self._alarm = None if delay == math.inf else self.send_after(max(0.0, delay), _OUTAGE)
+
+    async def _load(self, entity_id: str, *, is_placed: bool = False) -> None:
+        failure = None
+        try:
+            await self._load_for_mail(entity_id, is_placed=is_placed)
+        except LoomError as error:
+            failure = error
+        self._inboxes.note_load(entity_id, failure)

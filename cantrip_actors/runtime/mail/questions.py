@@ -82,8 +82,7 @@ class Questions:
             awaited = [*self._calls.get(one, ())]
             cell = self._core.living.get(one)
             if cell is not None:
-                awaited += [] if cell.asks is None else [cell.asks]
-                awaited += self._core.living.list_below(one)
+                awaited += self._core.living.list_awaited(cell)
             elif one in logged:
                 awaited += logged[one]
             else:

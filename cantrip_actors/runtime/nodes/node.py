@@ -19,7 +19,7 @@ import anyio.abc
 
 from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
 from cantrip_actors.machine.life import Occasion
-from cantrip_actors.machine.node import Checked, Found, GiveUp, LoadEnded, NodeAction
+from cantrip_actors.machine.node import Checked, Found, LoadEnded, NodeAction
 from cantrip_actors.machine.placement import Candidate, Take, can_run
 from cantrip_actors.machine.project import Life
 from cantrip_actors.redact.logs import get_logger
@@ -27,7 +27,7 @@ from cantrip_actors.runtime.entity.ends import leave_tree
 from cantrip_actors.runtime.events.instrument import Instrument, RenewedLate, TakenOver
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.loom.outage_log import OutageLog
-from cantrip_actors.runtime.mail.inboxes import HINTED, POLL_INTERVAL, Inboxes
+from cantrip_actors.runtime.mail.inboxes import HINTED, POLL_INTERVAL
 from cantrip_actors.runtime.nodes.membership import Membership, Node, UnownedCount
 from cantrip_actors.runtime.nodes.placing import make_candidate, make_member
 from cantrip_actors.terms.cantrip import Cantrip
@@ -63,12 +63,9 @@ class NodeActor(Actor):
 
     has_tasks = True
 
-    def __init__(
-        self, core: Core, membership: Membership, inboxes: Inboxes, load: Callable[..., Awaitable[bool]]
-    ) -> None:
+    def __init__(self, core: Core, membership: Membership, load: Callable[..., Awaitable[bool]]) -> None:
         self._core = core
         self._membership = membership
-        self._inboxes = inboxes
         self._load = load
         self._limiter = anyio.CapacityLimiter(AT_ONCE)
         self._is_hinted = False
@@ -113,7 +110,7 @@ class NodeActor(Actor):
         if not core.is_open:
             return
         self._publish_unclear()
-        self._carry_out(membership.advance(Checked([cell.entity_id for cell in roots])))
+        membership.advance(Checked())
         found = await self._core.access.run_in_thread(partial(self._find, self._core.read_time_of_day()))
         membership.members = [make_member(row) for row in found.nodes if row.is_living]
         membership.members = [
@@ -150,13 +147,6 @@ class NodeActor(Actor):
         for one in actions:
             if isinstance(one, Take):
                 self.tasks.start_soon(self._take, one.entity_id)
-            elif isinstance(one, GiveUp):
-                self._inboxes.fail_waiters(
-                    one.entity_id,
-                    LoomError(
-                        f"entity {one.entity_id} waits for its loom, which cannot be reached; it continues afterwards"
-                    ),
-                )
             else:
                 self._unload_idle(one.many)
 
@@ -184,7 +174,9 @@ class NodeActor(Actor):
         is_living = False
         try:
             async with self._limiter:
-                is_loaded = await self._load(entity_id, is_placed=True)
+                is_loaded = False
+                with contextlib.suppress(LoomError):  # the next polls find it again
+                    is_loaded = await self._load(entity_id, is_placed=True)
             if is_loaded:
                 self._taken += 1
                 if self._core.instrument is not None:

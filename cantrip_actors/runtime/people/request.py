@@ -21,6 +21,8 @@ from cantrip_actors.redact.visible import (
     show_value,
     wrap_arguments,
 )
+from cantrip_actors.terms.exact_json import parse_exactly
+from cantrip_actors.terms.json_schema import find_misfits
 
 _REASON_ROWS: Final = 4
 _WIDEST_NAME: Final = 40
@@ -68,6 +70,16 @@ class Request:
         if self.kind == "question":
             return list(_render_question(self, asker, columns, rows))
         return list(_render_call(self, asker, columns, rows))
+
+
+def parse_answer(text: str, schema: Any) -> Any:
+    """Return the answer to a question: the text, or a JSON value if the schema refuses the text and it is JSON."""
+    if schema is None or not find_misfits(text, schema, foreign=True):
+        return text
+    try:
+        return parse_exactly(text)
+    except ValueError:
+        return text
 
 
 def _render_question(request: Request, asker: str, columns: int, rows: int | None) -> Iterator[str]:

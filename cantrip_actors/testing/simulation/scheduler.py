@@ -11,6 +11,9 @@ A task belongs to the process that its parent belongs to. The tasks of a process
 
 For asyncio this is an event loop of our own, which never asks its selector: nothing in a simulation waits for a socket.
 For trio it is a clock, and a queue in the place of that of the runner.
+
+If no task can run and none has a deadline, nothing will ever happen again. That is an error, which says where each task
+waits.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from anyio._backends import _asyncio
@@ -29,11 +33,23 @@ from anyio._backends import _asyncio
 if TYPE_CHECKING:
     import trio
 
-__all__ = ["TaskOwner", "TaskScheduler", "make_backend_options"]
+__all__ = ["AllTasksWait", "TaskOwner", "TaskScheduler", "make_backend_options"]
+
+SHOWN: Final = 50
+"""The most tasks of which an error says where they wait."""
+
+
+class AllTasksWait(AssertionError):
+    """No task can run, and none has a deadline: the program has locked itself up."""
 
 
 class TaskOwner(Protocol):
     """A process, as the scheduler sees it."""
+
+    @property
+    def name(self) -> str:
+        """Its name in errors."""
+        ...
 
     @property
     def is_running(self) -> bool:
@@ -68,6 +84,8 @@ class TaskScheduler:
         self._count = 0
         self._spawns_for: TaskOwner | None = None
         self._inherits = True
+        self.lock_up: AllTasksWait | None = None
+        """The error, once all tasks wait for good."""
         self.find_current_task: Callable[[], Any] = lambda: None
         """Returns the task that runs; None outside of tasks."""
 
@@ -108,10 +126,42 @@ class TaskScheduler:
         self.steps += 1
         return min(able)[1]
 
+    def describe_waits(self) -> str:
+        """Return where each task waits that has not ended, a line for each."""
+        waiting = [(place.number, place.owner, task) for task, place in self._places.items() if not _has_ended(task)]
+        waiting.sort(key=lambda one: one[0])
+        lines = [f"  {'' if owner is None else f'{owner.name}: '}{_trace(task)}" for _, owner, task in waiting]
+        more = [f"  … and {len(lines) - SHOWN} more tasks"] if len(lines) > SHOWN else []
+        return "\n".join([*lines[:SHOWN], *more])
+
+    def note_lock_up(self) -> AllTasksWait:
+        """Return the error that all tasks wait for good: the first one, if the loop goes on to end its tasks."""
+        if self.lock_up is None:
+            self.lock_up = AllTasksWait(f"all tasks wait, and nothing will wake them:\n{self.describe_waits()}")
+        return self.lock_up
+
     def _rank(self, task: Any) -> int:
         """Return what decides among tasks that can run at the same time."""
         number = self._places[task].number
         return number if self._seed is None else hash((self._seed, self.now, number))
+
+
+def _has_ended(task: Any) -> bool:
+    return task.done() if isinstance(task, asyncio.Task) else task.coro.cr_frame is None
+
+
+def _trace(task: Any) -> str:
+    """Return the functions in which a task waits, outermost first, without those of the event loop."""
+    waiting = task.get_coro() if isinstance(task, asyncio.Task) else task.coro
+    places = []
+    while waiting is not None:
+        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
+        if frame is None:
+            break
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in ("anyio", "asyncio", "trio"):
+            places.append(f"{frame.f_code.co_name} ({Path(frame.f_code.co_filename).name}:{frame.f_lineno})")
+        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+    return " > ".join(places) or "in the event loop"
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
@@ -155,7 +205,7 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             self._scheduler.now = max(self._scheduler.now, self._scheduled[0]._when)
             self._may_deliver = True
         else:
-            raise RuntimeError("the simulation has no deadline")
+            raise self._scheduler.note_lock_up()  # asyncio then cancels all tasks, also shielded ones
 
     def _queue_due_timers(self) -> None:
         scheduled = self._scheduled
@@ -238,6 +288,7 @@ class _RunQueue:
 
 def _make_trio_options(scheduler: TaskScheduler) -> dict[str, Any]:
     import trio
+    from outcome import Error
     from trio._core._run import GLOBAL_RUN_CONTEXT
 
     class Clock(trio.abc.Clock):
@@ -250,8 +301,12 @@ def _make_trio_options(scheduler: TaskScheduler) -> dict[str, Any]:
             return scheduler.now
 
         def deadline_to_sleep_time(self, deadline: float) -> float:
-            if deadline == math.inf:  # trio ends its own tasks
-                return 0.001
+            if deadline == math.inf:
+                tasks = [task for task in GLOBAL_RUN_CONTEXT.runner.tasks if scheduler.has(task)]
+                for task in tasks:
+                    if not task.child_nurseries:  # else it waits for others
+                        trio.lowlevel.reschedule(task, Error(scheduler.note_lock_up()))
+                return 0.0 if tasks else 0.001  # trio ends its own tasks
             scheduler.now = max(scheduler.now, deadline)
             return 0.0
 

@@ -22,7 +22,7 @@ from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.testing.simulation.faults import FaultKind, InjectedFault
 from cantrip_actors.testing.simulation.outside import OutsideWorld
 from cantrip_actors.testing.simulation.process import ProcessLife, SimulatedProcess
-from cantrip_actors.testing.simulation.scheduler import TaskScheduler, make_backend_options
+from cantrip_actors.testing.simulation.scheduler import AllTasksWait, TaskScheduler, make_backend_options
 from cantrip_actors.user_code.attempt import WATCH
 
 T = TypeVar("T")
@@ -129,7 +129,12 @@ class SimulatedWorld:
         )
         options = make_backend_options(backend, self._scheduler)
         with outside.enter(self._scenario):
-            anyio.run(self._run, check, backend=backend, backend_options=options)
+            try:
+                anyio.run(self._run, check, backend=backend, backend_options=options)
+            except (AllTasksWait, BaseExceptionGroup):
+                if self._scheduler.lock_up is None:
+                    raise
+        self.error = self.error or self._scheduler.lock_up
 
     async def _run(self, check: Callable[[Loom], object] | None) -> None:
         self._over = anyio.Event()
@@ -143,7 +148,8 @@ class SimulatedWorld:
             with anyio.move_on_after(self._lasts):
                 await self._over.wait()
             if not self._over.is_set():
-                self._fail(TimeoutError(f"the scenario did not end in {self._lasts:g} simulated seconds"))
+                what = f"the scenario did not end in {self._lasts:g} simulated seconds; its tasks wait:"
+                self._fail(TimeoutError(f"{what}\n{self._scheduler.describe_waits()}"))
             self.seconds = self.now
             self._faults = []
             self._read_loom(check)

@@ -10,11 +10,12 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Invocation, LethalTrifecta, Runtime, gate, scripted
+from cantrip_actors import Cantrip, Circle, Invocation, LethalTrifecta, Node, Runtime, gate, scripted
 from cantrip_actors.gates import browser
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.testing import Crash, Process, run_with_crashes
 from cantrip_actors.wards import max_turns
+from tests.circle.browser.processes import is_running, list_browsers, list_descendants, read_command
 from tests.circle.browser.site import Calls, Site, browse, browsing, needs_browser
 
 pytestmark = [pytest.mark.real_time, needs_browser]
@@ -169,7 +170,7 @@ async def test_entities_share_a_browser_and_have_cookies_of_their_own(site: Site
         tasks.start_soon(run, "other", "/who", "/who")
     assert '"who=anna|anna"' in seen["anna"]
     assert '"|undefined"' in seen["other"]
-    assert len(_list_browsers(os.getpid())) == 1
+    assert len(list_browsers(os.getpid())) == 1
 
 
 @pytest.mark.rule("B-02")
@@ -213,7 +214,7 @@ async def test_a_killed_browser_comes_back_with_its_state(site: Site) -> None:
     @gate(blocking=True)
     def kill() -> str:
         """Kill the browser."""
-        for process in _list_browsers(os.getpid()):
+        for process in list_browsers(os.getpid()):
             os.kill(process, signal.SIGKILL)
         return "killed"
 
@@ -245,6 +246,24 @@ async def test_an_entity_has_its_browser_again_in_another_runtime_and_in_a_fork(
         assert 'textbox = "Anna"' in forked.observation
         assert "checkbox checked" in forked.observation
     assert "hunter2" not in "".join(path.read_bytes().decode("latin-1") for path in tmp_path.iterdir())
+
+
+@pytest.mark.rule("B-04")
+async def test_a_node_that_takes_over_an_entity_restores_its_tabs(site: Site, tmp_path: Path) -> None:
+    calls: Calls = [*fill_in(site), ("done", {"answer": "filled in"}), ("look", {})]
+    cantrip = browsing(calls, [site.place], allow_private=True, secrets={"shop": "hunter2"})
+    url = f"sqlite:{tmp_path}/loom.db"
+    async with Runtime.open(url, node=Node("first"), cantrips=[cantrip]) as first:
+        entity = await first.invoke(cantrip, "Fill in the form.", name="clerk")
+        await entity.episode()
+        async with Runtime.open(url, node=Node("second"), cantrips=[cantrip]) as second:
+            await first.drain(10)
+            there = await second.ensure("clerk", cantrip)
+            await there.send("Look again.", timeout=30)
+            assert there.loaded
+            looked = second.loom.turns(there.id)[-2].observation
+    assert "[the browser was opened again" in looked
+    check_restored(looked)
 
 
 @pytest.mark.rule("B-04")
@@ -309,6 +328,7 @@ LOOK = [{"tool_calls": [{"gate": "look", "args": {}}]}, {"tool_calls": [{"gate":
 
 PROGRAM = """
 import sys, anyio
+from tests.circle.browser.processes import is_running, list_browsers, list_descendants, read_command
 from tests.circle.browser.site import browsing
 from cantrip_actors import Runtime, gate
 
@@ -334,13 +354,13 @@ def test_no_process_of_a_browser_outlives_a_killed_runtime(site: Site) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"waiting\n"
-        started = _list_descendants(process.pid)
+        started = list_descendants(process.pid)
         process.kill()
-    assert any("chrom" in _read_command(child) for child in started) or len(started) > 2
+    assert any("chrom" in read_command(child) for child in started) or len(started) > 2
 
     async def wait_for_ends() -> None:
         with anyio.fail_after(10):
-            while any(map(_is_running, started)):
+            while any(map(is_running, started)):
                 await anyio.sleep(0.05)
 
     anyio.run(wait_for_ends)
@@ -378,34 +398,3 @@ done(len([page for page in pages if "page" in page]))
         )
     assert episode.result == 3
     assert site.paths() == ["/0", "/1", "/2"]
-
-
-def _list_descendants(process: int) -> list[int]:
-    children = [int(child) for child in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    for thread in Path(f"/proc/{process}/task").iterdir():
-        children += [int(child) for child in (thread / "children").read_text().split() if int(child) not in children]
-    return [each for child in children for each in (child, *_list_descendants(child))]
-
-
-def _list_browsers(process: int) -> list[int]:
-    """The browsers that a process has started: their own children, such as renderers, are not counted."""
-    return [child for child in _list_descendants(process) if _is_browser(_read_command(child))]
-
-
-def _is_browser(command: str) -> bool:
-    is_script = command.startswith("/bin/sh")  # Debian's, which waits for the browser
-    return "--remote-debugging-pipe" in command and "--type=" not in command and not is_script
-
-
-def _read_command(process: int) -> str:
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text().replace("\0", " ")
-    except OSError:
-        return ""
-
-
-def _is_running(process: int) -> bool:
-    try:
-        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return False

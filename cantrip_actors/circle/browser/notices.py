@@ -1,0 +1,46 @@
+"""What pages did by themselves: lines for the next observation, and the secrets that no text for the entity has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from cantrip_actors.circle.browser.page_text import shorten_text
+from cantrip_actors.circle.browser.proxy import FilteringProxy
+from cantrip_actors.circle.browser.secret_texts import hide_secrets
+
+MOST: Final = 20
+"""Lines of an observation about what pages did by themselves."""
+
+
+class Notices:
+    """The lines since the last observation, with what the proxy has refused. Used in the driver's loop alone."""
+
+    def __init__(self, proxy: FilteringProxy) -> None:
+        self._proxy = proxy
+        self._lines: list[str] = []
+        self._secrets: dict[str, str] = {}
+
+    def add_secrets(self, secrets: Mapping[str, str]) -> None:
+        """Hide these from now on, too."""
+        self._secrets |= secrets
+
+    def hide(self, text: str) -> str:
+        """Return a text with the names of secrets in their place."""
+        return hide_secrets(text, self._secrets)
+
+    def note(self, line: str) -> None:
+        """Add a line, unless there are too many."""
+        if len(self._lines) < MOST:
+            self._lines.append(shorten_text(self.hide(line)))
+
+    def clear(self) -> None:
+        """Forget the lines."""
+        self._lines.clear()
+
+    def take(self) -> list[str]:
+        """Return the lines since the last observation."""
+        lines = [*self._lines, *(f"refused: {why}" for why in self._proxy.refused)]
+        self._lines.clear()
+        self._proxy.refused.clear()
+        return [f"[{line}]" for line in map(self.hide, lines)]
