@@ -69,6 +69,7 @@ lint-layers: $(STAMP)
 lint-structure: $(STAMP)
 	$(PY) -m tools.circles
 	$(PY) -m tools.boundaries
+	$(PY) -m tools.expressions
 	$(PY) -m tools.record_kinds
 	$(PY) -m tools.names
 	$(PY) -m tools.citations

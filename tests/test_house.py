@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from cantrip_actors.crystal.constructors import CommonSettings
-from tools import boundaries, circles, citations, layers, names, record_kinds, reference, rules
+from cantrip_actors.redact.patterns import COMMON
+from tests import exhaustive
+from tools import boundaries, circles, citations, expressions, layers, names, record_kinds, reference, rules
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -335,6 +337,84 @@ class TestBoundaries:
     def test_a_row_needs_a_reason(self) -> None:
         table = (boundaries.Boundary("a.py", "f", " "),)
         assert "no reason" in next(boundaries.faults([boundaries.CatchAll("a.py", "f", 3)], table, {"a.py"}))
+
+
+@pytest.mark.rule("Z-02")
+class TestExpressions:
+    """Each foreign expression and schema is named with its bound, and no expression of ours can be stalled."""
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "re.search(wanted, text)",
+            "re.compile(f'{wanted}+')",
+            "re.sub('a' + wanted, '', text)",
+            "re.fullmatch(pattern=wanted, string=text)",
+            "fnmatch.fnmatch(text, wanted)",
+            "fnmatchcase(text, wanted)",
+            "Field(pattern=wanted)",
+            "StringConstraints(pattern=wanted)",
+            "find_misfits(text, wanted)",
+            "make_validator(wanted, foreign=False)",
+            "from jsonschema import validate",
+            "import referencing.jsonschema",
+            "from re import compile",
+            "import re as expressions",
+            "run('import re; re.search(given, text)')",
+        ],
+    )
+    def test_a_new_use_of_a_foreign_expression_or_schema_is_refused_by_name(self, line: str) -> None:
+        source = f"import re, fnmatch\nclass A:\n  def f(self, wanted, text):\n    {line}\n"
+        places = expressions.Module(source, "a.py").places
+        assert [(place.file, place.function, place.line) for place in places] == [("a.py", "A.f", 4)]
+        (fault,) = expressions.faults(places, (), {"a.py"})
+        assert fault.startswith("a.py:4: ")
+        assert "in A.f" in fault
+        assert list(expressions.faults(places, (expressions.Use("a.py", "A.f", "bounded"),), {"a.py"})) == []
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "re.search('a+', text)",
+            "re.compile(f'{WORD}+', re.IGNORECASE)",
+            "re.sub('|'.join(map(re.escape, WORDS)), '', text)",
+            "re.compile(re.escape(wanted), re.IGNORECASE)",
+            "fnmatch.fnmatch(text, '*.py')",
+            "Field(pattern='^[a-z]+$')",
+            "find_misfits(text, wanted, foreign=True)",
+        ],
+    )
+    def test_expressions_written_in_the_file_and_bounded_schemas_pass(self, line: str) -> None:
+        source = f"import re, fnmatch\nWORD, WORDS = 'a', ['b']\ndef f(wanted, text):\n  {line}\n"
+        assert expressions.Module(source, "a.py").places == []
+
+    @pytest.mark.parametrize(("files", "what"), [({"a.py"}, "no such use any more"), (set(), "is gone")])
+    def test_a_row_without_a_use_is_a_fault(self, files: set[str], what: str) -> None:
+        (fault,) = expressions.faults([], (expressions.Use("a.py", "f", "was needed"),), files)
+        assert what in fault
+
+    @pytest.mark.parametrize("source", [r"(a+)+$", r"(a|a)*$", r"\s+$", r"a*a*b", r"^(~{3,})[^\n]*\n"])
+    def test_an_expression_that_backtracks_more_the_longer_its_text_is_found(self, source: str) -> None:
+        assert expressions.find_growth(re.compile(source))
+
+    @pytest.mark.parametrize("source", [r"a+", r"\s++x", r"^a*b", r"<!--[^>]*+", r"(?<!\s)\s+x", r"(?:a|b)*+c"])
+    def test_an_expression_of_linear_time_passes(self, source: str) -> None:
+        assert expressions.find_growth(re.compile(f"^(?:{source})")) is None
+
+    def test_no_expression_of_the_product_can_be_stalled_by_a_text(self) -> None:
+        for expression in (expression for module in expressions.read_modules() for expression in module.expressions):
+            pattern = expressions.compile_expression(expression)
+            bound = expressions.BOUNDED.get((expression.file, expression.name))
+            if bound is None:
+                attack = expressions.find_growth(pattern, is_anchored=expression.is_anchored)
+            else:
+                attack = expressions.find_slow_text(pattern, bound)
+            assert attack is None, f"{expression.file}:{expression.line} takes long on {attack}"
+
+    def test_no_expression_of_a_secret_can_be_stalled_by_a_text(self) -> None:
+        for secret in exhaustive.part(COMMON, 16):
+            attack = expressions.find_growth(secret.expression, is_anchored=secret.within == "places")
+            assert attack is None, f"{secret.name} takes long on {attack}"
 
 
 class TestLayers:

@@ -124,6 +124,25 @@ def show(
             print_styled(views.turn_lines(opened, found_turn, None if full else 30))
 
 
+@app.command("input", epilog=examples("cantrip loom input 5f3a9c1e", "cantrip loom input 5f3a9c1e --json"))
+def show_input(
+    turn: HistoryIdArgument,
+    loom: Url = LOOM,
+    full: Full = False,
+    as_json: Json = False,
+) -> None:
+    """Show what the model was given for a turn: its messages, gates and settings. Of an entity, for its last turn."""
+    with open_for_reading(loom, json=as_json) as (opened, finder):
+        from cantrip_actors.cli import loom_views as views
+        from cantrip_actors.loom.export.model_input import build_input_fields, read_model_input
+
+        model_input = read_model_input(opened, finder.turn(turn))
+        if as_json:
+            output.print_json(build_input_fields(model_input))
+        else:
+            print_styled(views.input_lines(model_input, None if full else 12))
+
+
 @app.command("thread", epilog=examples("cantrip loom thread 5f3a9c1e"))
 def thread(
     turn: HistoryIdArgument,

@@ -20,6 +20,7 @@ from cantrip_actors.loom.export.conversation import Heard, list_messages_by_turn
 from cantrip_actors.loom.view import make_unchecked
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.terms.image import add_labels
+from cantrip_actors.terms.model_input import ModelInput
 from cantrip_actors.terms.period import PeriodUsage
 
 SHOWN = 8
@@ -382,6 +383,29 @@ def thread_lines(thread: ThreadView, longest: int | None = 12) -> Iterator[Text]
         yield _render_title(turn)
         yield from _render_spoken(turn, longest)
     yield from _render_messages(messages[None], longest)
+
+
+def input_lines(model_input: ModelInput, longest: int | None = None) -> Iterator[Text]:
+    """Yield what a model was given for a turn: the messages of the query, the gates, the settings of the call."""
+    count = f"{len(model_input.messages)} messages for {model_input.crystal}"
+    yield Text(end="").append(f"turn {short(model_input.turn_id)}", "bold").append(f" {count}", "dim")
+    for message in model_input.messages:
+        text = add_labels(message.content or "", message.images)
+        title = {"assistant": "says", "tool": "result"}.get(message.role, message.role)
+        yield from _render_block("thinks", message.thinking or "", longest, "dim")
+        if message.gate:
+            text = f"{message.gate}: {text}"
+        yield from _render_block(title, text, longest, "red" if message.is_error else "")
+        for call in message.tool_calls:
+            yield from _render_block("calls", f"{call.gate}({call.arguments})", longest, "cyan")
+    facts = {
+        "gates": ", ".join(str(tool["name"]) for tool in model_input.tools),
+        "settings": ", ".join(f"{name}={value}" for name, value in model_input.settings.items() if value is not None),
+        "folded": ", ".join(map(short, model_input.folded_turns)),
+        "missing": "" if model_input.is_exact else "texts that are not in the loom, such as those of a medium",
+    }
+    for name, fact in facts.items():
+        yield from _render_block(name, fact, longest, "dim")
 
 
 def _render_messages(messages: Iterable[Heard], longest: int | None) -> Iterator[Text]:

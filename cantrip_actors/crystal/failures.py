@@ -94,6 +94,8 @@ _NEVER: Final = frozenset((501, 505))
 _SPENT: Final = re.compile(r"spend limit|credit balance is too low")
 _LONGEST: Final = 600
 """Characters of a provider's message that are passed on."""
+_LONGEST_CODE: Final = 100
+"""Characters of a code of an error."""
 
 
 def make_failure(
@@ -154,11 +156,11 @@ def _list_codes(details: Mapping[str, Any]) -> Iterator[str]:
     """Yield the codes of an error, the most specific first."""
     code = mapping(details.get("details")).get("error_code")  # Anthropic's
     if code:
-        yield str(code)
+        yield str(code)[:_LONGEST_CODE]
     for name in ("code", "type", "status"):
         value = details.get(name)
         if isinstance(value, (str, int)) and not isinstance(value, bool) and value not in {"", "error"}:
-            yield str(value)
+            yield str(value)[:_LONGEST_CODE]
 
 
 def _find_status(names: tuple[str, ...], *, is_text: bool) -> int:

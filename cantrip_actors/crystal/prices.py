@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from genai_prices.data_snapshot import DataSnapshot
     from genai_prices.types import ModelInfo
 
-_DATED: Final = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|\d{3,4}|latest)|@\w+)?(?:-v\d+(?::\d+\w*)?)?$")
+_DATED: Final = re.compile(r"(?:-(?:\d{4}-\d\d-\d\d|\d{8}|\d{3,4}|latest)|@\w+)?(?:-v\d++(?::\d\w*+)?)?$")
 _SELLER: Final = re.compile(r"^(?:.*/)?(?:[a-z-]+\.)*")
 """The prefix to a model's name: `models/`, `us.anthropic.`, the ARN of a profile."""
 TRAITS: Final = Path(__file__).with_name("models.toml")

@@ -129,17 +129,16 @@ class _Part:
         return isinstance(value, Mapping) and all(name in value for name in self.expand().get("required", ()))
 
 
-class _TooLarge(Exception):
-    """A schema needs more comparisons than are made."""
+class _TooLarge(ValueError):
+    """A schema needs more comparisons than are made, for example because it refers to itself."""
 
 
 def _resolve(node: Any, root: Any) -> Any:
     """Return a part of a schema with the target of its reference in its place; what is beside the reference stays."""
     for _ in range(DEEPEST):
-        reference = node.get("$ref") if isinstance(node, Mapping) else None
-        if not isinstance(reference, str):
+        if not isinstance(node, Mapping) or not isinstance(node.get("$ref"), str):
             return node
-        target = _find_target(reference, root)
+        target = _find_target(node["$ref"], root)
         beside = {name: value for name, value in node.items() if name != "$ref"}
         node = {**target, **beside} if isinstance(target, Mapping) else target is True  # nothing fits a missing target
     raise _TooLarge
@@ -152,23 +151,24 @@ def find_reference_fault(schema: Mapping[str, Any]) -> str | None:
         part = todo.pop()
         if isinstance(part, Mapping):
             todo += part.values()
-            reference = _get_reference(part)
-            if reference and not _leads_somewhere(part, schema):
-                return f"the reference {reference!r:.100} leads to no part of it"
+            fault = _find_fault(part, schema)
+            if fault is not None:
+                return fault
         elif isinstance(part, list | tuple):
             todo += part
     return None
 
 
-def _leads_somewhere(part: Any, root: Any) -> bool:
+def _find_fault(part: Any, root: Any) -> str | None:
     for _ in range(DEEPEST):
         reference = _get_reference(part)
         if not reference:
-            return isinstance(part, Mapping | bool)
-        if reference != "#" and not reference.startswith("#/"):
-            return False
-        part = _find_target(reference, root)
-    return False  # it leads to itself
+            return None
+        target = _find_target(reference, root)
+        if (reference != "#" and not reference.startswith("#/")) or not isinstance(target, Mapping | bool):
+            return f"the reference {reference!r:.100} leads to no part of it"
+        part = target
+    return "a reference that leads to itself"
 
 
 def _find_target(reference: str, root: Any) -> Any:
@@ -352,6 +352,24 @@ def make_form(schema: Mapping[str, Any], tool: ClientTool | None = None) -> Answ
     """Return the form of answers that are held to a client's schema themselves."""
     part = _Part(schema, schema)
     return AnswerForm(part, part, None, tool)
+
+
+def is_endless(schema: Any) -> bool:
+    """Return whether a reference of a schema leads to itself, so that no value could be compared with it."""
+    todo: list[Any] = [schema]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, Mapping):
+            todo += node.values()
+            for _ in range(DEEPEST):
+                if not (reference := _get_reference(node)):
+                    break
+                node = _find_target(reference, schema)
+            else:
+                return True
+        elif isinstance(node, list):
+            todo += node
+    return False
 
 
 def _list_own_forms(whole: _Part) -> Iterator[tuple[_Part, str | None]]:

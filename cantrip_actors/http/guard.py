@@ -146,10 +146,13 @@ def _read_path(scope: Scope) -> str:
     return unquote(text.replace("%25", "%2525").replace("%2F", "%252F").replace("%2f", "%252F"))
 
 
+_HOST: Final = re.compile(r"(?:\[(?P<address>[^\[\]]*+)\]|(?P<name>[^:]*+))(?::[0-9]*+)?")
+
+
 def host_name(host: str) -> str:
-    """Return the name in a `Host` header, without its port."""
-    name = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
-    return name.lower()
+    """Return the name in a `Host` header, without its port; "" if what follows the name is no port."""
+    match = _HOST.fullmatch(host)
+    return "" if match is None else (match["address"] or match["name"]).lower()
 
 
 def is_same_origin(origin: str, host: str) -> bool:

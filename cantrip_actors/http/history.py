@@ -14,9 +14,11 @@ from cantrip_actors import LoomError
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.http.shapes import model_input_shape, tree_shape
+from cantrip_actors.http.sessions import check_scope
+from cantrip_actors.http.shapes import tree_shape
 from cantrip_actors.http.sse import EventStreamResponse
 from cantrip_actors.loom.export.formats import export_lines
+from cantrip_actors.loom.export.model_input import build_input_fields
 from cantrip_actors.loom.export.shapes import usage_shape
 from cantrip_actors.loom.export.spending import read_spending
 from cantrip_actors.loom.export.story import build_item, read_page
@@ -37,7 +39,7 @@ async def get_turn(call: HttpCall) -> JsonAnswer:
 async def get_input(call: HttpCall) -> JsonAnswer:
     """Return what the model was given for a turn: messages, images, system prompt, gates, settings."""
     turn_id = await call.read(lambda: call.whole_turn_id(call.path["id"]))
-    shown = model_input_shape(await call.runtime.model_input(turn_id))
+    shown = build_input_fields(await call.runtime.model_input(turn_id))
     return JsonAnswer(await to_thread.run_sync(call.redact_for_token, shown))
 
 
@@ -143,8 +145,13 @@ async def stats(call: HttpCall) -> JsonAnswer:
 
 
 async def export(call: HttpCall) -> EventStreamResponse:
-    """Export the loom as NDJSON, without secrets unless the token has the scope for them."""
+    """Export the loom as NDJSON, without secrets unless the token has the scope for them.
+
+    All formats but that of turns have the system prompt and the gates of a model, which only `inputs` may read.
+    """
     wanted: models.ExportQuery = call.query
+    if wanted.format != "jsonl":
+        check_scope(call.token, "inputs")
     if wanted.entity is None:
         call.check_sees_all()
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, UnfinishedWork, Work
 from cantrip_actors.http import openai_models as models
-from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, make_form
+from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, is_endless, make_form
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
 from cantrip_actors.http.client_cantrips import find_offered, with_cantrip
 from cantrip_actors.http.client_rounds import (
@@ -219,9 +219,12 @@ def _ask_for_form(
     if wanted.type not in ("json_object", "json_schema"):
         return cantrip, None
     asked = {"type": "object"} if wanted.type == "json_object" else (wanted.json_schema or wanted).schema_
+    param = "tools" if tool is not None else "the schema of the answer"
+    if is_endless(asked):
+        raise Problem(400, "invalid", f"{param}: expected a schema, got a reference that leads to itself", param=param)
     if cantrip is None or (form := find_form(cantrip, asked, tool)) is not None:
         return cantrip, None if cantrip is None else form
-    check_schema("tools" if tool is not None else "the schema of the answer", asked)
+    check_schema(param, asked)
     typed = ask_for_form(cantrip, asked)
     return (cantrip, None) if typed is None else (typed, make_form(asked, tool))
 

@@ -7,9 +7,9 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any, Final
 
-from cantrip_actors import Cantrip, Episode, Loom, ModelInput, Request
+from cantrip_actors import Cantrip, Episode, Loom, Request
 from cantrip_actors.loom import QuarantineRow
-from cantrip_actors.loom.export.shapes import listed_shape, message_shape, outcome_shape, usage_shape
+from cantrip_actors.loom.export.shapes import listed_shape, outcome_shape, usage_shape
 from cantrip_actors.loom.overview import read_overview
 from cantrip_actors.records.records import Header
 
@@ -91,18 +91,4 @@ def tree_shape(loom: Loom, entity_id: str) -> dict[str, Any]:
         "turns": loom.count_turns(entity_id),
         "children": [tree_shape(loom, child) for child in loom.below(entity_id)],
         "forks": list(loom.branches(entity_id)),
-    }
-
-
-def model_input_shape(model_input: ModelInput) -> dict[str, Any]:
-    """Return the input of a model's call; fields of a message that are empty are left out."""
-    return {
-        "turn_id": model_input.turn_id,
-        "entity_id": model_input.entity_id,
-        "crystal": model_input.crystal,
-        "messages": list(map(message_shape, model_input.messages)),
-        "tools": list(model_input.tools),
-        "settings": dict(model_input.settings),
-        "folded_turns": list(model_input.folded_turns),
-        "is_exact": model_input.is_exact,
     }

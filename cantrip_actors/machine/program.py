@@ -26,11 +26,14 @@ END = 2_000
 UNDONE = "what this program changed in its sandbox is undone, what it did through gates is not"
 
 _FENCE = re.compile(
-    r"^(?P<indent>[ \t]*)(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[A-Za-z0-9_+-]*)[^`\n]*\n"
-    r"(?P<code>.*?)(?:^[ \t]*(?P=fence)[`~]*[ \t]*$|(?P<unended>\Z))",
+    r"^(?P<indent>[ \t]*+)(?P<fence>`{3,}+|~{3,}+)[ \t]*+(?P<language>[A-Za-z0-9_+-]*+)[^`\n]*+\n"
+    r"(?P<code>.*?)(?:^[ \t]*+(?P=fence)[`~]*+[ \t]*+$|(?P<unended>\Z))",
     re.MULTILINE | re.DOTALL,
 )
-"""A fenced block of Markdown: its lines may be indented, as in a list, and it may end at the end of the text."""
+"""A fenced block of Markdown: its lines may be indented, as in a list, and it may end at the end of the text.
+
+No repetition gives characters back: a model may write a million tildes, and would hold up the process.
+"""
 
 _BEGINS = re.compile(r"\s*(?:`{3}|~{3})")
 

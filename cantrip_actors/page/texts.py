@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-_IMPORT: Final = re.compile(r'^import (?:(\{[^}]*\}) from )?"\./([^"]+)";$', re.MULTILINE)
+_IMPORT: Final = re.compile(r'^import (?:(\{[^{}]*+\}) from )?"\./([^"]+)";$', re.MULTILINE)
 _EXPORT: Final = re.compile(r"^export (?=(?:const|let|class|function|async function) ([$\w]+))", re.MULTILINE)
 
 

@@ -218,8 +218,8 @@ def _describe_yaml_problem(error: yaml.MarkedYAMLError) -> str:
 
 # --------------------------------------------------------------------------------------------------------------- TOML
 
-AT = re.compile(r"\s*\(at line (\d+), column \d+\)$")
-TABLE = re.compile(r"^\s*(\[\[?)\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?$")
+AT = re.compile(r" \(at line (\d+), column \d+\)$")
+TABLE = re.compile(r"^\s*+(\[\[?)([^\[\]]++)\]\]?\s*+(?:#.*)?$")
 KEY = re.compile(r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"|'[^']*'))*)\s*=""")
 
 

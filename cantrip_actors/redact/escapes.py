@@ -114,7 +114,7 @@ def _undo(source: DecodedText, escape: re.Pattern[str], read: Callable[[str], li
     return DecodedText("".join(parts), source, pieces)
 
 
-_BREAK = re.compile(r"[ \t]*\r?\n[ \t]*")
+_BREAK = re.compile(r"(?:(?<![ \t])[ \t]++)?\r?\n[ \t]*+")  # tried once for each run of spaces, not at each of them
 _BACKSLASH = re.compile(
     r"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
     r"|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|x[0-9a-fA-F]{2}|[\s\S])"

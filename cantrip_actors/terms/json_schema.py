@@ -28,7 +28,7 @@ LARGEST: Final = 100
 """Objects and lists in the schema of a question that a model wrote: a check takes half a millisecond for each."""
 
 LONGEST: Final = 20_000
-"""Characters of such a schema."""
+"""Characters of such a schema; a number and the like count as four."""
 
 _UNBOUNDED: Final = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems")
 
@@ -84,6 +84,8 @@ def find_excess(schema: object) -> str | None:
             todo += part
         elif isinstance(part, str):
             characters += len(part)
+        else:
+            characters += 4
         if parts > LARGEST or characters > LONGEST:
             return f"it has more than {LARGEST} objects and lists, or {LONGEST:,} characters: ask for less at once"
     return None

@@ -39,8 +39,8 @@ COPIED: Final = 60
 """Characters of a line that two skills do not have in common by chance."""
 
 _NAME: Final = re.compile(r"[^\W_]+(?:[-_.][^\W_]+)*\Z")
-_SECTION: Final = re.compile(r"^#{1,6}[ \t]+(before|after)[ \t]*#*[ \t]*$", re.IGNORECASE | re.MULTILINE)
-_CODE: Final = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
+_SECTION: Final = re.compile(r"^#{1,6}[ \t]++(before|after)[ \t]*+#*+[ \t]*+$", re.IGNORECASE | re.MULTILINE)
+_CODE: Final = re.compile(r"^(```|~~~).*?(?:^\1[ \t]*+$|\Z)", re.MULTILINE | re.DOTALL)
 
 
 class SkillGateMaker(Protocol):

@@ -122,8 +122,11 @@ async def disturb(nodes: Nodes, chance: random.Random, done: Round) -> None:
             nodes.start()
 
 
-async def play(url: str, ledger: Path, seed: int, *, faults: int, entities: int) -> Round:
-    """Play a round with this many kills and freezes on a fresh loom, and compare the posts with the results."""
+async def play(url: str, ledger: Path, seed: int, *, faults: int, entities: int, client_url: str = "") -> Round:
+    """Play a round with this many kills and freezes on a fresh loom, and compare the posts with the results.
+
+    The client reaches the loom by `client_url`, if it is given: through a pooler.
+    """
     chance, done = random.Random(seed), Round(seed)
     posted: dict[str, list[str]] = {f"e{n}": [] for n in range(entities)}
     receipts: dict[str, Receipt] = {}
@@ -138,7 +141,7 @@ async def play(url: str, ledger: Path, seed: int, *, faults: int, entities: int)
     try:
         for _ in range(NODES):
             nodes.start()
-        async with Runtime.open(url) as client:
+        async with Runtime.open(client_url or url) as client:
 
             async def post() -> None:
                 while done.kills + done.freezes < faults:

@@ -2,7 +2,8 @@
 
 Three nodes run in processes of their own and serve long-lived entities, while a client posts intents to them, a tenth
 of them twice. SIGKILL hits one node, two or all of them, at any moment; SIGSTOP freezes one for half of its ttl, or for
-two or five, at any moment or inside a transaction; SIGTERM drains one. Afterwards every intent must be recorded once,
+two or five, at any moment, inside a transaction, or in half of a message; SIGTERM drains one. With `--pooler`
+the client reaches the server through pgbouncer. Afterwards every intent must be recorded once,
 in the order of sending, and no effect twice. No sender may get an error.
 
 A round has 100 kills and freezes on a loom of its own. The exit code is 0 only if there were no problems, and 2 if
@@ -28,6 +29,7 @@ import orjson
 
 from conformance.cluster.campaign import Round, play
 from conformance.crash.places import postgres, remove
+from conformance.pooler import open_pooler
 
 __all__ = ["main"]
 
@@ -42,6 +44,7 @@ def main(argv: Sequence[str]) -> int:
     with ExitStack() as stack:
         try:
             server = stack.enter_context(postgres())
+            pooler = stack.enter_context(open_pooler(server)) if options.pooler else ""
         except (FileNotFoundError, ModuleNotFoundError) as missing:
             print(f"{missing}. Or name a server in CANTRIP_POSTGRES", file=sys.stderr)
             return 2
@@ -49,10 +52,11 @@ def main(argv: Sequence[str]) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         while left > 0:
             seed = options.seed + len(rounds)
-            url, ledger = f"{server}&schema=cluster_{uuid4().hex}", folder / f"{seed}" / "ledger"
+            schema, ledger = f"&schema=cluster_{uuid4().hex}", folder / f"{seed}" / "ledger"
+            url, client_url = server + schema, pooler and pooler + schema
             ledger.parent.mkdir()
             faults = min(left, ROUND)
-            rounds.append(anyio.run(_play, url, ledger, seed, faults, options.entities))
+            rounds.append(anyio.run(_play, url, client_url, ledger, seed, faults, options.entities))
             left -= faults
             if not options.json:
                 print(_line(rounds[-1]), flush=True)
@@ -76,8 +80,8 @@ def main(argv: Sequence[str]) -> int:
     return int(wrong > 0)
 
 
-async def _play(url: str, ledger: Path, seed: int, faults: int, entities: int) -> Round:
-    return await play(url, ledger, seed, faults=faults, entities=entities)
+async def _play(url: str, client_url: str, ledger: Path, seed: int, faults: int, entities: int) -> Round:
+    return await play(url, ledger, seed, faults=faults, entities=entities, client_url=client_url)
 
 
 def _line(done: Round) -> str:
@@ -96,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m conformance cluster", description="Kill nodes, and compare.")
     parser.add_argument("--kills", type=int, default=100, help="kills and freezes in all; 1000 for a report")
     parser.add_argument("--entities", type=int, default=100)
+    parser.add_argument("--pooler", action="store_true", help="the client reaches the server through pgbouncer")
     parser.add_argument("--seed", type=int, default=0, help="of the first round; the next ones follow it")
     parser.add_argument(
         "--keep",

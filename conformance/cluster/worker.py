@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import socket
 import threading
@@ -66,16 +67,25 @@ class Freezing(NamedTuple):
 
 
 def freeze_when_asked(runtime: Runtime, freezing: Freezing) -> None:
-    """Freeze this process inside a transaction that has written, and not committed yet, when it is asked to."""
+    """Freeze this process inside a transaction when it is asked to: before it writes, after that, or in a message.
+
+    In a message the server has got half of what a statement needs, and waits for the rest.
+    """
     store: Any = runtime._tree.store  # noqa: SLF001  # no public name is inside a transaction
     write = store._write  # noqa: SLF001  # likewise
 
     def write_and_freeze(db: Any, plan: Any) -> None:
-        write(db, plan)
-        if freezing.asked.is_set():
+        where = random.choice(("before", "after", "message")) if freezing.asked.is_set() else None
+        if where != "before":
+            write(db, plan)
+        if where is not None:
             freezing.asked.clear()
+            if where == "message":
+                os.write(db.connection.pgconn.socket, b"P\0\0\1\0half")
             freezing.begun.set()
             os.kill(os.getpid(), signal.SIGSTOP)
+        if where == "before":
+            write(db, plan)
 
     store._write = write_and_freeze  # noqa: SLF001  # likewise
 

@@ -263,3 +263,36 @@ class TestCommands:
         lines = cantrip("loom", "tree").out.splitlines()
         assert len(lines) < 20
         assert any("… 88 turns" in line for line in lines)
+
+
+@pytest.mark.rule("W-33")
+class TestInput:
+    """`cantrip loom input` prints what a model was given for a turn."""
+
+    def test_the_input_of_a_turn_has_its_messages_gates_and_settings(self, cantrip, told):
+        with open_loom(LOOM) as loom:
+            first, *_, last = loom.turns(told[0])
+        text = cantrip("loom", "input", last.id[-8:]).out
+        assert "  user     what do I need?" in text
+        assert "  calls    call_agent(" in text
+        assert "  says     I ask somebody." in text
+        assert "  gates    " in text
+        assert "milk" not in cantrip("loom", "input", first.id).out
+
+    def test_json_has_the_shape_of_the_service(self, cantrip, told):
+        given = cantrip("loom", "input", told[0], "--json").json
+        with open_loom(LOOM) as loom:
+            assert given["turn_id"] == loom.turns(told[0])[-1].id
+        assert [message["role"] for message in given["messages"]] == ["user", "assistant", "tool"]
+        assert {tool["name"] for tool in given["tools"]} >= {"done", "call_agent", "echo"}
+        assert given["messages"][0]["content"] == "what do I need?"
+        assert given["is_exact"] is False
+
+    def test_texts_of_an_entity_cannot_control_the_terminal(self, cantrip, place):
+        crystal = scripted([{"content": "\x1b[2Jgone", **calls("echo", text="a")}, calls("done", answer="b")])
+        with Runtime.blocking(LOOM) as runtime:
+            circle = Circle(gates=["done", "echo"], wards=[max_turns(9)])
+            episode = runtime.cast(Cantrip(crystal=crystal, circle=circle), "go")
+        text = cantrip("loom", "input", episode.entity_id).out
+        assert "\x1b" not in text
+        assert "␛[2Jgone" in text

@@ -190,3 +190,16 @@ async def test_an_episode_ends_if_its_client_never_sends_a_result(anyio_backend:
     async with Runtime.open("memory:") as runtime:
         episode = await runtime.cast(Cantrip(scripted(policy, record=False), circle=circle), "go")
         assert (episode.truncated, len(episode.thread)) == (True, 1)
+
+
+@pytest.mark.rule("Z-02")
+@pytest.mark.parametrize("is_tool", [False, True])
+async def test_a_form_that_refers_to_itself_is_refused_before_an_entity_begins(is_tool: bool) -> None:
+    endless = {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}}
+    tool = {"type": "function", "function": {"name": "weather", "parameters": endless}}
+    form = {"type": "json_schema", "json_schema": {"name": "endless", "schema": endless}}
+    body = {"tools": [tool], "tool_choice": "required"} if is_tool else {"response_format": form}
+    async with served([looking()]) as on:
+        refused = await on.ask("POST", "/v1/chat/completions", 400, json={"model": "looks", "messages": GO, **body})
+        assert "a reference that leads to itself" in refused.json()["error"]["message"]
+        assert on.runtime.loom.entities() == []

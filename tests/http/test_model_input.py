@@ -77,3 +77,16 @@ async def test_the_input_of_a_turn_that_was_erased_is_gone() -> None:
         (turn,) = (await on.get(f"entities/{begun['entity_id']}/turns"))["items"]
         await on.runtime.forget(begun["entity_id"])
         assert (await on.get(f"turns/{turn['id']}/input", 409))["type"] == "urn:cantrip:forgotten"
+
+
+@pytest.mark.parametrize("form", ["chat", "pairs", "atif"])
+async def test_an_export_with_prompts_needs_the_scope_for_inputs(form: str) -> None:
+    tokens = [token("reader", "read", "cast", tenant="a"), token("both", "read", "inputs", tenant="a")]
+    async with served([secretive()], tokens=tokens) as on:
+        reader, both = on.as_token("reader"), on.as_token("both")
+        await on.post("casts", {"cantrip": "secretive", "intent": "hello", "wait": 9}, 200, headers=reader)
+        refused = await on.ask("GET", f"loom/export?format={form}", 403, headers=reader)
+        assert refused.json()["scope"] == "inputs"
+        assert "Key: " not in (await on.ask("GET", "loom/export", 200, headers=reader)).text
+        exported = await on.ask("GET", f"loom/export?format={form}", 200, headers=both)
+        assert ("Key: " in exported.text) == (form != "pairs")  # one entity makes no pair

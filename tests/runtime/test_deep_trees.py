@@ -1,18 +1,15 @@
 """Deep trees of entities and long chains of questions: they work, or are refused, and nothing else suffers."""
 
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from typing import Any
 
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, CantripError, Circle, Runtime, RuntimeClosed, scripted
+from cantrip_actors import Cantrip, Circle, Runtime, scripted
 from cantrip_actors.gates import ask
 from cantrip_actors.machine.life import Cause, LoadedLife, Stage, Standing, find_causes
 from cantrip_actors.terms.child_cantrip import DEEPEST_LEVEL
 from cantrip_actors.wards import max_depth, max_turns
-from supervisors import Crash
 from tests.runtime.spells import done, say
 
 pytestmark = pytest.mark.rule("Z-04")
@@ -81,52 +78,3 @@ def test_the_causes_of_a_chain_of_any_length_are_found() -> None:
         else:
             standing = Standing(LoadedLife(Stage.WAITING, "children"), children=[standing])
     assert find_causes(standing.children[0] if standing.children else standing) == {Cause.PERSON}
-
-
-@pytest.mark.parametrize("part", ["loom", "registry", "mail", "scheduler"])
-async def test_every_waiting_call_ends_when_the_runtime_gives_up(part: str) -> None:
-    async def rest(_context: Any) -> Any:
-        return {**done(1), "delay": 3_600.0}
-
-    ended: set[str] = set()
-    cantrip = Cantrip(scripted(rest), max_turns=3)
-    async with Runtime.open() as runtime:
-        desk = await runtime.ensure("desk", cantrip)
-        posted = await (await runtime.ensure("other", cantrip)).post("go")
-
-        async def read(feed: Any) -> None:
-            async for _ in feed:
-                pass
-
-        calls: dict[str, Callable[[], Awaitable[object]]] = {
-            "cast": lambda: runtime.cast(cantrip, "go"),
-            "cast with a key": lambda: runtime.cast(cantrip, "go", key="k"),
-            "send": lambda: desk.send("go"),
-            "receipt": posted.episode,
-            "events": lambda: read(runtime.events()),
-            "requests": lambda: read(runtime.requests(follow=True)),
-        }
-
-        async def wait(name: str) -> None:
-            with suppress(CantripError):
-                await calls[name]()
-            ended.add(name)
-
-        async with anyio.create_task_group() as tasks:
-            for name in calls:
-                tasks.start_soon(wait, name)
-            await anyio.sleep(2)
-            tree = runtime._tree
-            actors = {
-                "loom": tree.writer,
-                "registry": tree.registry,
-                "mail": tree.inboxes.actor,
-                "scheduler": tree.scheduler.actor,
-            }
-            for number in range(12):
-                actors[part].exit(Crash(SystemError(f"bug {number}")))
-                await anyio.sleep(0.1)
-            await anyio.sleep(60)
-            assert ended == calls.keys()
-            with pytest.raises(RuntimeClosed):
-                await runtime.cast(cantrip, "go")

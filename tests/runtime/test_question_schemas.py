@@ -63,6 +63,12 @@ async def test_an_answer_that_doubling_references_never_settle_is_refused_at_onc
         await ask(double(19), "an answer")
 
 
+@pytest.mark.parametrize("value", [7, None, True, 0.5])
+def test_a_schema_of_very_many_values_is_refused(value: object) -> None:
+    assert find_excess({"enum": [value] * 4_000}) is None
+    assert "ask for less at once" in str(find_excess({"enum": [value] * 6_000}))
+
+
 @pytest.mark.parametrize(
     "schema",
     [

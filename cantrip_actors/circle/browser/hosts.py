@@ -48,7 +48,7 @@ def _read_host(text: str) -> AllowedHost:
     if text == "*":
         return AllowedHost("")
     parts = _PATTERN.fullmatch(text.lower())
-    if parts is None:
+    if parts is None or not 0 < int(parts["port"] or 80) < 65_536:
         raise InvalidCantrip(f"browser: allow: expected {_EXPECTED}, got {text!r}")
     port = parts["port"]
     return AllowedHost(parts["host"].strip("[]"), bool(parts["any"]), None if port is None else int(port))

@@ -21,7 +21,7 @@ import orjson
 from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Answer, Finished, LimitExceeded, Raised
 from cantrip_actors.circle.plain import plain
-from cantrip_actors.terms.bounds import TooLarge, can_nest_too_deeply, check_json, check_value
+from cantrip_actors.terms.bounds import BYTES, TooLarge, can_nest_too_deeply, check_json, check_value
 from cantrip_actors.terms.half_characters import replace_half_characters
 
 SPOILT: Final = (
@@ -120,8 +120,15 @@ def read_arguments(gate: str, text: bytes) -> Mapping[str, Any]:
 
 
 def encode_answer(answer: Answer) -> str:
-    """Return a gate's answer in the form that the prelude reads: a value, or the message of an exception."""
-    return f"e{answer.value}" if answer.is_error else encode_outgoing(answer.value)
+    """Return a gate's answer in the form that the prelude reads: a value, or the message of an exception.
+
+    An answer over `BYTES` is an exception that says so: in the engine, a text takes ten times its size for a moment.
+    """
+    text = f"e{answer.value}" if answer.is_error else encode_outgoing(answer.value)
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    if size <= BYTES:
+        return text
+    return f"eRangeError: the answer has {size:,} bytes of JSON, and a program may get {BYTES:,} in one: ask for a part"
 
 
 def encode_outgoing(value: Any) -> str:

@@ -10,7 +10,7 @@ OWN: Final = frozenset(
 )
 """The variables that the host's own code uses in a shell, and that are gone between two programs."""
 
-_ALIAS: Final = re.compile(rb"alias ((?:-- )?[^=\n]+=(?:'[^']*'|\\')+\n)")
+_ALIAS: Final = re.compile(rb"^alias ((?:-- )?[^=\n]++=(?:'[^']*+'|\\')++\n)", re.MULTILINE)
 _EXPANDED: Final = b"shopt -s expand_aliases\n"
 
 

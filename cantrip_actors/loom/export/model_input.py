@@ -6,6 +6,9 @@ showed. Nothing is recorded for this, because a record never repeats earlier con
 
 from __future__ import annotations
 
+from typing import Any
+
+from cantrip_actors.loom.export.shapes import message_shape
 from cantrip_actors.loom.view import Loom
 from cantrip_actors.machine.context import build_view
 from cantrip_actors.machine.evolve import renew_call
@@ -48,3 +51,17 @@ def read_model_input(loom: Loom, turn_id: str, shape: Shape | None = None) -> Mo
         folded_turns=list_folded_turns(state, [*before, *records]),
         is_exact=is_exact,
     )
+
+
+def build_input_fields(model_input: ModelInput) -> dict[str, Any]:
+    """Return the input of a model's call as JSON values; fields of a message that are empty are left out."""
+    return {
+        "turn_id": model_input.turn_id,
+        "entity_id": model_input.entity_id,
+        "crystal": model_input.crystal,
+        "messages": list(map(message_shape, model_input.messages)),
+        "tools": list(model_input.tools),
+        "settings": dict(model_input.settings),
+        "folded_turns": list(model_input.folded_turns),
+        "is_exact": model_input.is_exact,
+    }

@@ -153,13 +153,15 @@ class Crystals:
                     await self.supervisor.terminate_child(oldest.asks)
 
     async def ask(self, used: InUse, query: Query, retry: Retry) -> Response:
-        """Send one query that belongs to no entity. Raises CrystalError if the query fails."""
+        """Send one query that belongs to no entity. Raises CrystalError if the query fails, or its actor ends."""
         try:
             await self.hold(used)
             bind = getattr(used.crystal, "bind", None)
             bound = used.crystal if bind is None else bind()
             request = CrystalRequest(bound, query, retry, capture_variables())
             reply: Response | CrystalError = await used.asks.call(request, grace=GRACE)
+        except CallError as error:
+            raise CrystalError(f"the actor of the crystal ended during the query: {error}") from error
         finally:
             await self.release(used)
         if isinstance(reply, Response):

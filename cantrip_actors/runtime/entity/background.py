@@ -26,7 +26,7 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import ChildStarted, Observation
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.delegation import ChildMaker, describe_outcome, read_outcome
-from cantrip_actors.runtime.entity.ends import end_trees
+from cantrip_actors.runtime.entity.ends import end_trees, wait_for_stopped
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.terms.bounds import measure_share
@@ -312,4 +312,4 @@ class BackgroundChildren:
     async def _stop(self, cell: Cell, why: str) -> None:
         if cell.actor.parent is not None and not cell.ending.is_set:
             await self._nursery.stop(cell.actor, Shutdown(why))
-            await cell.ending.wait()
+            await wait_for_stopped(cell, self._environment.core)

@@ -16,6 +16,7 @@ from cantrip_actors.machine.actions import Child, Spawn
 from cantrip_actors.machine.events import ChildOutcome, Returned
 from cantrip_actors.records.records import ChildStarted
 from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.ends import wait_for_stopped
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.loom.core import Core
@@ -108,7 +109,7 @@ class Delegation:
             for child in reversed(self._children):
                 if isinstance(child, Cell) and child.actor.parent is not None and not child.ending.is_set:
                     await self._nursery.stop(child.actor, Shutdown(why))
-                    await child.ending.wait()
+                    await wait_for_stopped(child, self._environment.core)
 
     async def _make_child(self, index: int) -> Cell | ChildOutcome:
         action = self._action

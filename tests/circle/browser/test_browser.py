@@ -378,7 +378,10 @@ def test_a_browser_counts_for_the_lethal_trifecta() -> None:
 
 
 @pytest.mark.rule("B-01")
-@pytest.mark.parametrize("allow", ["example.com", ["http://example.com"], ["exa mple"], [""], ["*.*"], ["host:x"]])
+@pytest.mark.parametrize(
+    "allow",
+    ["example.com", ["http://example.com"], ["exa mple"], [""], ["*.*"], ["host:x"], ["host:99999"], ["host:0"]],
+)
 def test_wrong_hosts_are_refused_when_the_circle_is_made(allow: Any) -> None:
     with pytest.raises(InvalidCantrip, match="browser: allow"):
         browser(allow)
