@@ -344,3 +344,16 @@ def test_a_search_is_due_once_for_all_that_failed() -> None:
     assert not interrupted.outages.take_due(FIRST / 2, 0.0).has_search
     assert interrupted.outages.take_due(FIRST, 0.0).has_search
     assert not interrupted.outages.take_due(60.0, 0.0).has_search
+
+
+@pytest.mark.parametrize("ticks", range(8))
+async def test_an_intent_that_comes_in_the_moment_in_which_its_entity_is_unloaded_is_answered(ticks: int) -> None:
+    async with Runtime.open(cantrips=[DESK], passivate_after=2.0) as runtime:
+        entity = await runtime.ensure("desk", DESK)
+        await entity.send("a")
+        await anyio.sleep(2.0)
+        for _ in range(ticks):
+            await anyio.lowlevel.checkpoint()
+        await entity.post("b")
+        await anyio.sleep(10)
+        assert results(runtime) == ["did a", "did b"]

@@ -156,6 +156,12 @@ class Inbox:
         """Whether intents wait."""
         return bool(self._intents or self._has_more)
 
+    @property
+    def has_loading_mail(self) -> bool:
+        """Whether mail of the store waits for which an entity is loaded."""
+        mail = (*self._control, *self._intents, *self._claimed.values())
+        return self._has_more or any(one.no != OFFER and one.mail.loads for one in mail)
+
     # Mail
 
     async def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:

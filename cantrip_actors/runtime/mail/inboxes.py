@@ -127,6 +127,7 @@ class Inboxes:
                 self.note_answer(entity_id)
         if inbox is None:
             return
+        is_wanted = inbox.has_loading_mail and cell.is_suspended and not cell.leaves_when_idle
         for mail in inbox.close(lambda key: has_taken(core.loom.records(entity_id), key)):
             self.actor.cast(mail)  # post the offer, which the entity did not take
         if core.is_open:
@@ -134,6 +135,8 @@ class Inboxes:
             inbox.forget_unawaited()
             if inbox.awaited or cell.is_for_episode or (cell.is_over and inbox.expected):
                 self._load_later(cell)
+            elif is_wanted:  # mail came as it was unloaded
+                self.load(cell.root.entity_id)
         self._drop(entity_id)
 
     def _load_later(self, cell: Cell) -> None:
