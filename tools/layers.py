@@ -84,7 +84,7 @@ ROWS: dict[str, Row] = {
         f"{COMMON} click httpx rich typer yaml starlette",
     ),
     "cantrip_actors.http": _row(
-        "terms user_code own_files redact records machine stream page loom runtime observe mcp_server cantrip_actors"
+        "terms user_code own_files redact records stream page loom runtime observe mcp_server cantrip_actors"
         " supervisors",
         f"{COMMON} httpx hypercorn jwt mcp starlette",
     ),

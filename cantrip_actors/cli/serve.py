@@ -184,10 +184,14 @@ def token(
 ) -> None:
     """Make a token, add its hash to the file, and print the token, this once.
 
-    Scopes: read, observe, cast, send, steer, stop, approve, reward, dispatch, secrets, inputs, admin.
+    Scopes: read, observe, cast, send, steer, stop, approve, reward, dispatch, secrets, inputs, admin; and those that
+    packages add.
     """
     with report_errors(json=False, loom=LOOM):
         http = import_extra("cantrip_actors.http", "serve", "cantrip serve")
-        text = http.add_token(tokens, name, scope, tenant)
+        from cantrip_actors.cli.extensions import open_service_extensions
+
+        known = http.list_scopes(open_service_extensions(None, None))
+        text = http.add_token(tokens, name, scope, tenant, known)
         output.print_lines([text])
         output.print_note(f"its hash is in {tokens}; a service that runs reads it again at SIGHUP")

@@ -7,7 +7,7 @@ ASGI server, around a runtime that you have opened.
 from cantrip_actors.http.addresses import CannotServe
 from cantrip_actors.http.app import make_app
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
-from cantrip_actors.http.extension import ServiceExtension
+from cantrip_actors.http.extension import ServiceExtension, list_scopes
 from cantrip_actors.http.limits import ServiceLimits
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.server import Ready, ServiceSettings, serve
@@ -31,6 +31,7 @@ __all__ = [
     "Token",
     "Tokens",
     "add_token",
+    "list_scopes",
     "make_app",
     "serve",
 ]

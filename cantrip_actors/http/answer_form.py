@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import unquote
 
 from cantrip_actors import Cantrip
 
@@ -143,10 +144,44 @@ def _resolve(node: Any, root: Any) -> Any:
     raise _TooLarge
 
 
+def find_reference_fault(schema: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a reference of a client's schema, or None: each leads to another part of it."""
+    todo: list[Any] = [schema]
+    while todo:
+        part = todo.pop()
+        if isinstance(part, Mapping):
+            todo += part.values()
+            fault = _find_fault(part, schema)
+            if fault is not None:
+                return fault
+        elif isinstance(part, list | tuple):
+            todo += part
+    return None
+
+
+def _find_fault(part: Any, root: Any) -> str | None:
+    for _ in range(DEEPEST):
+        reference = _get_reference(part)
+        if not reference:
+            return None
+        target = _find_target(reference, root)
+        if (reference != "#" and not reference.startswith("#/")) or not isinstance(target, Mapping | bool):
+            return f"the reference {reference!r:.100} leads to no part of it"
+        part = target
+    return "a reference that leads to itself"
+
+
 def _find_target(reference: str, root: Any) -> Any:
-    target: Any = root
+    """Return the part of a schema to which a reference leads; None if there is none."""
+    target = root
     for name in reference.removeprefix("#").split("/")[1:]:
-        target = target.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(target, Mapping) else None
+        key = unquote(name).replace("~1", "/").replace("~0", "~")
+        if isinstance(target, Mapping):
+            target = target.get(key)
+        elif isinstance(target, list | tuple) and key.isdecimal() and int(key) < len(target):
+            target = target[int(key)]
+        else:
+            return None
     return target
 
 

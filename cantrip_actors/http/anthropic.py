@@ -324,11 +324,11 @@ async def create_message(call: HttpCall) -> JsonAnswer | Response:
     body: models.MessagesBody = call.body
     messages = _read_messages(body)
     chat = _read_body(body, messages)
-    target = find_target(call, chat, "output_config")
+    target = await find_target(call, chat, "output_config")
     form = target.form
     chat_input = parse_messages(call, chat.messages, "messages", [message.where for message in messages])
     with reserve_stream(call, is_stream=body.stream) as stack:
-        run = await run_chat(call, target, body.model, chat_input)
+        run = await run_chat(call, target, chat_input)
         run = run._replace(tools=target.tools or run.tools, form=form)
         id = f"msg_{name_run(run)}"
         if body.stream:

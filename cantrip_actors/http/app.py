@@ -24,7 +24,7 @@ from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.chats import CHAT_ROUTES
 from cantrip_actors.http.endpoint import Endpoint
-from cantrip_actors.http.extension import ServiceExtension
+from cantrip_actors.http.extension import ServiceExtension, list_scopes
 from cantrip_actors.http.guard import RequestGuard
 from cantrip_actors.http.live_page import page_routes
 from cantrip_actors.http.mcp import mcp_routes
@@ -48,9 +48,10 @@ def make_app(
     """Return the application of a service with these routes, and with those of extensions.
 
     Its lifespan opens the service, unless it is open. The runtime has to be open around it, and also lists the requests
-    of the extensions from now on.
+    of the extensions from now on. Raises ValueError for a route with an unknown scope.
     """
     extensions = tuple(extensions)
+    service.scopes = list_scopes(extensions)
     for extension in extensions:
         if extension.requests is not None:
             service.runtime.add_request_source(extension.requests)
@@ -69,7 +70,7 @@ def make_app(
         return start_session(request)
 
     async def whoami(request: Request) -> Response:
-        return JSONResponse(session_shape(await authenticate(service, request)))
+        return JSONResponse(session_shape(await authenticate(service, request), service.scopes))
 
     plain = [Route(f"{BASE}/openapi.json", Endpoint(service, f"{BASE}/openapi.json", openapi), methods=["GET"])]
     if service.page:

@@ -7,7 +7,7 @@ episode. A client that hangs up ends its stream and not the episode.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -16,13 +16,15 @@ import anyio
 from pydantic import Field
 from starlette.responses import Response
 
-from cantrip_actors import CantripError, Entity, Work
+from cantrip_actors import Cantrip, CantripError, Entity, Work
 from cantrip_actors.http import ag_ui, ui_messages
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.bodies import Lenient
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
+from cantrip_actors.http.client_cantrips import with_cantrip
 from cantrip_actors.http.client_rounds import may_reply
 from cantrip_actors.http.entities import find_cantrip
+from cantrip_actors.http.episode_tools import add_tools, read_tools
 from cantrip_actors.http.files import file_of, image_of
 from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart
 from cantrip_actors.http.problems import Problem, problem_of
@@ -71,6 +73,21 @@ class AgUiResumeJson(Lenient):
     payload: Any = None
 
 
+class AgUiToolJson(Lenient):
+    """A tool that the page carries out."""
+
+    name: str
+    description: str | None = None
+    parameters: Any = None
+
+
+class AgUiContextJson(Lenient):
+    """A fact that the page has for the agent."""
+
+    description: str
+    value: str
+
+
 class AgUiBody(Lenient):
     """What AG-UI's clients send to run an agent."""
 
@@ -78,6 +95,9 @@ class AgUiBody(Lenient):
     runId: str  # noqa: N815
     messages: list[AgUiMessageJson] = Field(default_factory=list)
     resume: list[AgUiResumeJson] = Field(default_factory=list)
+    tools: list[AgUiToolJson] = Field(default_factory=list)
+    context: list[AgUiContextJson] = Field(default_factory=list)
+    state: Any = None
 
 
 class ChatDecision(NamedTuple):
@@ -94,6 +114,8 @@ class ChatIntent(NamedTuple):
 
     key: str
     said: Any
+    context: Mapping[str, Any] | None = None
+    """What the page has beside it."""
 
 
 class ChatMessage(NamedTuple):
@@ -200,7 +222,8 @@ async def run_ag_ui(call: HttpCall) -> Response:
         newest = next((message for message in reversed(body.messages) if message.role == "user"), None)
         if newest is None:
             raise Problem(422, "invalid", "messages: expected a message of the user")
-        work, decisions = await _post(call, body.threadId, _read_ag_ui_intent(newest))
+        intent = _read_ag_ui_intent(newest)._replace(context=_read_ag_ui_context(body))
+        work, decisions = await _post(call, body.threadId, intent, _add_ag_ui_tools(call, body.tools))
     return _stream(call, work, AgUiEvents(body.threadId, body.runId, work.id), decisions, {}, ag_ui.LAST)
 
 
@@ -219,6 +242,23 @@ def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
             address = url if data is None else f"data:{media_type or 'application/octet-stream'};base64,{data}"
             files.append(_read_file(address, media_type, part.get("filename")))
     return _make_intent(message.id, texts, files)
+
+
+def _read_ag_ui_context(body: AgUiBody) -> Mapping[str, Any] | None:
+    """Return the facts and the state of a page as the context of an intent; None if it has none."""
+    context = {"context": [fact.model_dump() for fact in body.context], "state": body.state}
+    return {name: value for name, value in context.items() if value not in (None, [], {}, "")} or None
+
+
+def _add_ag_ui_tools(call: HttpCall, tools: Sequence[AgUiToolJson]) -> Cantrip | None:
+    """Return the cantrip of the path with a page's tools; None if it has a deferred gate for each of them already.
+
+    Raises Problem 400 for a tool that cannot be a gate.
+    """
+    cantrip = find_cantrip(call, call.path["cantrip"])
+    own = {gate.name for gate in cantrip.circle.gates if gate.kind == "deferred"}
+    functions = [{"type": "function", "function": tool.model_dump()} for tool in tools if tool.name not in own]
+    return add_tools(cantrip, read_tools(cantrip, functions), must_call=False) if functions else None
 
 
 def _read_ag_ui_decisions(call: HttpCall, entity_id: str, body: AgUiBody) -> Iterator[ChatDecision]:
@@ -263,10 +303,13 @@ def _make_intent(key: str, texts: list[str], files: list[Any]) -> ChatIntent:
     return ChatIntent(key, [text, *files] if files else text)
 
 
-async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: bool = False) -> ChatMessage:
+async def _post(
+    call: HttpCall, chat: str, intent: ChatIntent, changed: Cantrip | None = None, *, regenerates: bool = False
+) -> ChatMessage:
     """Send an intent to the entity of a chat, which begins with its first one; with `regenerates` in the last's place.
 
-    If the entity waits for the reply of a person, the message is the reply.
+    `changed` is the cantrip with what the client adds to it. If the entity waits for the reply of a person, the message
+    is the reply.
 
     Raises Problem 403, 404, 409 for a chat with another cantrip, and 429.
     """
@@ -291,9 +334,11 @@ async def _post(call: HttpCall, chat: str, intent: ChatIntent, *, regenerates: b
             if replied is not None:
                 return _make_message(await _get_newest_intent(call, entity), replied)
         if regenerates:
+            await runtime.check_allowance(by=token.sender)  # before anything is taken back
             await entity.undo(by=token.sender)
             key = call.key
-        return ChatMessage(await entity.post(intent.said, key=key, by=token.sender))
+        entity = await call.read(partial(with_cantrip, call, entity, changed))
+        return ChatMessage(await entity.post(intent.said, context=intent.context, key=key, by=token.sender))
 
 
 async def _find_chat(call: HttpCall, chat: str) -> Entity:

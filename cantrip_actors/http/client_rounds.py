@@ -34,12 +34,6 @@ from cantrip_actors.http.episode_tools import (
     split_client_id,
 )
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.machine.project import (
-    find_call_result,
-    find_newest_key,
-    find_newest_utterance,
-    measure_round,
-)
 from cantrip_actors.runtime.people.utterances import talks
 from cantrip_actors.terms.messages import as_text
 
@@ -54,8 +48,29 @@ class ClientPause(NamedTuple):
     requests: Sequence[Request] = ()
 
 
-Results = Mapping[str, Any]
-"""The results of a client's request by the ids of their calls: texts, or lists of texts, images and files."""
+class ClientResult(NamedTuple):
+    """The result of a call that a client has carried out: a text, or a list of texts, images and files."""
+
+    content: Any
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text of the result, as the loom has it."""
+        texts = [self.content] if isinstance(self.content, str) else self.content
+        texts = [part for part in texts if isinstance(part, str)]
+        if self.is_error:
+            return "\n".join(texts) or "failed"
+        return self.content if isinstance(self.content, str) else as_text(texts)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of `Runtime.deliver`; an error is a text."""
+        return {"error": self.text} if self.is_error else {"result": self.content}
+
+
+Results = Mapping[str, ClientResult]
+"""The results of a client's request by the ids of their calls."""
 
 
 async def rest(
@@ -102,9 +117,9 @@ async def _find_pause(
             ready = [request for request in waiting if _name_call(request) in results]
             for request in ready:
                 with suppress(AlreadyDecided):  # a repeated request delivers it, too
-                    result, who = results[_name_call(request)], call.token
+                    result, who = results[_name_call(request)].arguments, call.token
                     await call.runtime.deliver(
-                        request.id, result, by=who.name, door=who.sender, key=_name_call(request)
+                        request.id, **result, by=who.name, door=who.sender, key=_name_call(request)
                     )
             if ready:
                 continue
@@ -133,7 +148,9 @@ def _list_waiting(call: HttpCall, entity_id: str, tools: Mapping[str, Gate]) -> 
 
 def _list_calls(call: HttpCall, waiting: list[Request], tools: Mapping[str, Gate]) -> tuple[ToolCallItem, ...]:
     loom = call.runtime.loom
-    return tuple(item for request in waiting for item in list_calls(request, loom.records(request.entity or ""), tools))
+    return tuple(
+        item for request in waiting for item in list_calls(request, loom.newest_round(request.entity or ""), tools)
+    )
 
 
 def _name_call(request: Request) -> str:
@@ -154,8 +171,8 @@ def find_waiting_calls(call: HttpCall, entity_id: str) -> tuple[ToolCallItem, ..
 
 
 def find_tools(call: HttpCall, entity_id: str) -> dict[str, Gate]:
-    """Return the tools that a client gave when the entity began: the gates that the offered cantrip does not have."""
-    header = call.runtime.loom.header(entity_id)
+    """Return the tools that a client gave an entity: the deferred gates that the offered cantrip does not have."""
+    header = call.runtime.loom.header_in_force(entity_id)
     gates, cantrip = header.circle["gates"], call.service.cantrips.get(header.cantrip_name or "")
     own = () if cantrip is None else [gate.name for gate in cantrip.circle.gates]
     names = [gate for gate in gates if gate["name"] not in own and gate.get("deferred")]
@@ -173,13 +190,13 @@ def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity,
     for id, result in results.items():
         entity_id, call_id = split_client_id(id) or ("", "")
         is_ours = bool(entity_id) and loom.has(entity_id) and call.sees(entity_id)
-        result_record = find_call_result(loom.records(entity_id), call_id) if is_ours else True
-        if result_record is True:
+        made = loom.find_call(entity_id, call_id) if is_ours else None
+        if made is None:
             text = (
                 f"{param}: no call has the id {id!r}: send the results of the calls of the answer before, as they are"
             )
             raise Problem(400, "unknown-call", text, param=param)
-        if result_record is not False and as_text(result_record.result) != _show(result):
+        if made.result is not None and as_text(made.result.result) != result.text:
             text = f"{param}: the call {id!r} has a result already, or its episode has ended: the first one counts"
             raise Problem(409, "already-decided", text, param=param)
         entities.add(loom.ancestry(entity_id)[-1])
@@ -194,7 +211,7 @@ def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity,
         raise Problem(
             400, "invalid", f"{param}: expected a result of each call, got none of {missing[0]!r}", param=param
         )
-    key = find_newest_key(loom.records(root)) if loom.header(root).lasting else None
+    key = loom.newest_round(root).key if loom.header(root).lasting else None
     return call.runtime.get_entity(root), key or ""
 
 
@@ -202,16 +219,13 @@ def _is_partial(call: HttpCall, results: Results) -> bool:
     """Return whether a result is of the answer whose calls wait now: a repeated request has those of an earlier one."""
     loom = call.runtime.loom
     pairs = [split_client_id(id) or ("", "") for id in results]
-    return any(find_call_result(loom.records(entity_id), call_id) is False for entity_id, call_id in pairs)
+    calls = (loom.find_call(*pair) for pair in pairs if loom.has(pair[0]))
+    return any(made is not None and made.result is None for made in calls)
 
 
 def make_round_key(results: Results) -> str:
     """Return a key of a client's results, which is the same if the client sends them again."""
     return blake2b(" ".join(sorted(results)).encode(), digest_size=8).hexdigest()
-
-
-def _show(result: Any) -> str:
-    return result if isinstance(result, str) else as_text([part for part in result if isinstance(part, str)])
 
 
 async def load(call: HttpCall, entity: Entity, cantrip: Cantrip | None) -> None:
@@ -224,10 +238,10 @@ async def load(call: HttpCall, entity: Entity, cantrip: Cantrip | None) -> None:
 
 def measure(call: HttpCall, entity_id: str) -> Usage:
     """Return the usage since the client's last results, or since the intent: each answer to a client has its own."""
-    return measure_round(call.runtime.loom.records(entity_id))
+    return call.runtime.loom.newest_round(entity_id).usage
 
 
 def read_last_words(call: HttpCall, entity_id: str) -> str | None:
     """Return the text beside the calls of an entity's newest answer."""
-    newest = find_newest_utterance(call.runtime.shown_loom.records(entity_id))
+    newest = call.runtime.shown_loom.newest_round(entity_id).utterance
     return None if newest is None else newest.content

@@ -318,7 +318,7 @@ async def send(call: HttpCall) -> JsonAnswer:
 
     def look() -> tuple[Entity, bool]:
         entity = call.runtime.get_entity(call.entity_id(call.path["id"]))
-        return entity, call.key is not None and _has_receipt(call, entity.id, call.key)
+        return entity, call.key is not None and has_receipt(call, entity.id, call.key)
 
     entity, is_replay = await call.read(look)
     intent = intent_of(body)
@@ -332,7 +332,8 @@ async def send(call: HttpCall) -> JsonAnswer:
     return ended or JsonAnswer(await call.read(lambda: _build_receipt(call, receipt)), 202, headers)
 
 
-def _has_receipt(call: HttpCall, entity_id: str, key: str) -> bool:
+def has_receipt(call: HttpCall, entity_id: str, key: str) -> bool:
+    """Return whether an intent was sent to an entity with this key. Reads the loom."""
     try:
         call.runtime.receipt(entity_id, key)
     except LoomError:
@@ -363,7 +364,7 @@ async def withdraw(call: HttpCall) -> JsonAnswer:
 
 def _find_receipt(call: HttpCall) -> Work:
     entity_id, key = call.entity_id(call.path["id"]), call.path["key"]
-    if not _has_receipt(call, entity_id, key):
+    if not has_receipt(call, entity_id, key):
         raise Problem(404, "unknown-receipt", "no intent was sent to this entity with this key")
     return call.runtime.receipt(entity_id, key)
 

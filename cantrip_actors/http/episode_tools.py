@@ -12,34 +12,15 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from cantrip_actors import Cantrip, Gate, InvalidCantrip, Request, Usage
+from cantrip_actors.http.answer_form import find_reference_fault
 from cantrip_actors.http.person_waits import PersonWait
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.machine.project import collect_texts, find_newest_utterance, find_utterance_of, list_intents
-from cantrip_actors.records.records import Record
+from cantrip_actors.loom import Round
 from cantrip_actors.terms.answer import hold_to_schema
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, make_validator
 from cantrip_actors.terms.messages import ToolCall, as_text
 from cantrip_actors.terms.value import replace_fields
-
-__all__ = [  # and what the records say of a client's calls, which other files of the door do not read themselves
-    "CALL",
-    "MOST",
-    "PATIENCE",
-    "Rest",
-    "ToolCallItem",
-    "add_tools",
-    "ask_for_form",
-    "check_schema",
-    "collect_texts",
-    "find_utterance_of",
-    "get_function",
-    "list_calls",
-    "list_intents",
-    "make_client_id",
-    "read_tools",
-    "split_client_id",
-]
 
 MOST: Final = 128
 """Tools of one request, as OpenAI has it."""
@@ -136,7 +117,9 @@ def _read_tool(param: str, tool: Any) -> Gate:
 
 def check_schema(param: str, schema: Any) -> None:
     """Raise Problem 400 for a client's schema that is not one, or is too large to check."""
-    fault = find_excess(schema) or find_schema_fault(schema, foreign=True) if isinstance(schema, Mapping) else None
+    fault = None
+    if isinstance(schema, Mapping):
+        fault = find_excess(schema) or find_schema_fault(schema, foreign=True) or find_reference_fault(schema)
     if fault is not None or not isinstance(schema, Mapping):
         raise _refuse(param, f"expected a JSON Schema: {fault or f'got {schema!r}'}")
 
@@ -166,13 +149,12 @@ def ask_for_form(cantrip: Cantrip, schema: Mapping[str, Any]) -> Cantrip | None:
     return replace_fields(cantrip, circle=replace_fields(cantrip.circle, gates=gates), require_done_tool=True)
 
 
-def list_calls(request: Request, records: Sequence[Record], tools: Mapping[str, Gate]) -> Iterator[ToolCallItem]:
+def list_calls(request: Request, newest: Round, tools: Mapping[str, Gate]) -> Iterator[ToolCallItem]:
     """Yield the calls that a waiting entity has for its client: the one that it waits for, and the later ones of the
     same answer, which run in order.
     """
     calls = [ToolCall(request.call or "", request.gate, request.args)]
-    newest = find_newest_utterance(records)
-    listed = () if newest is None else newest.tool_calls
+    listed = () if newest.utterance is None else newest.utterance.tool_calls
     at = next((number for number, call in enumerate(listed) if call.id == request.call), len(listed))
     later = (call for call in listed[at + 1 :] if call.gate in tools)
     calls += [call for call in later if not isinstance(tools[call.gate].check(call), Refused)]

@@ -24,8 +24,10 @@ from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, Unf
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, is_endless, make_form
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
+from cantrip_actors.http.client_cantrips import find_offered, with_cantrip
 from cantrip_actors.http.client_rounds import (
     ClientPause,
+    ClientResult,
     Results,
     check_results,
     find_tools,
@@ -37,13 +39,12 @@ from cantrip_actors.http.client_rounds import (
     read_last_words,
     rest,
 )
-from cantrip_actors.http.entities import begin_once, begin_work, find_cantrip, hang_up
+from cantrip_actors.http.entities import begin_once, begin_work, find_cantrip, hang_up, has_receipt
 from cantrip_actors.http.episode_tools import (
     Rest,
     add_tools,
     ask_for_form,
     check_schema,
-    collect_texts,
     get_function,
     read_tools,
 )
@@ -146,25 +147,26 @@ def _parse_seconds(at: str) -> int:
 
 
 class _Target(NamedTuple):
-    """What a body names as its model: a cantrip with the tools of the client, or None for an entity; the form of answer
-    that it asks for, and the tools.
+    """What a body names as its model: a cantrip with the tools of the client, or an entity and the offered cantrip of
+    its name, if there is one; the form of answer that it asks for, and the tools.
     """
 
+    entity: Entity | None
     cantrip: Cantrip | None
     form: AnswerForm | None
     tools: Mapping[str, Gate]
-    is_changed: bool
-    """Whether the cantrip is another one than that which is offered."""
+    changed: Cantrip | None
+    """The cantrip, if it is another one than that which is offered."""
 
 
-def find_target(
+async def find_target(
     call: HttpCall, body: models.ChatBody | models.ResponseBody, form_name: str = "response_format"
 ) -> _Target:
     """Return what a body names as its model; `form_name` is the parameter of the form of answer in a dialect.
 
     Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
     """
-    cantrip = None if body.model.startswith(ENTITY) else find_cantrip(call, body.model)
+    entity, cantrip = await _read_model(call, body.model)
     wished = ("functions", "logprobs", "top_logprobs", "audio", "web_search_options", "conversation", "prompt")
     refused = next((name for name in wished if getattr(body, name, None)), None)
     if refused is None and body.n not in (None, 1):
@@ -193,7 +195,18 @@ def find_target(
             f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own",
             param=refused,
         )
-    return _Target(cantrip, form, tools, cantrip is not offered)
+    return _Target(entity, cantrip, form, tools, None if cantrip is offered else cantrip)
+
+
+async def _read_model(call: HttpCall, model: str) -> tuple[Entity | None, Cantrip | None]:
+    if not model.startswith(ENTITY):
+        return None, find_cantrip(call, model)
+
+    def look() -> tuple[Entity, Cantrip | None]:
+        entity = find_named(call, model)
+        return entity, find_offered(call, entity.id)
+
+    return await call.read(look)
 
 
 def _ask_for_form(
@@ -303,16 +316,16 @@ async def send_intent(call: HttpCall, entity: Entity, post: Callable[[], Awaitab
     return _Run(await post(), outputs)
 
 
-async def send_to_named(call: HttpCall, model: str, chat_input: ChatInput) -> _Run:
+async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_input: ChatInput) -> _Run:
     """Send an intent to the entity that is called as a model, with what it does not have of the conversation.
 
-    Raises Problem 403 and 404.
+    Raises Problem 403, and 409 for tools and forms while the entity works.
     """
-    entity = await call.read(lambda: find_named(call, model))
     run = await reply_to_entity(call, entity, chat_input)
     if run is not None:
         return run
     history = await call.read(partial(_find_news, call, entity.id, chat_input.history, is_whole=True))
+    entity = await call.read(partial(with_cantrip, call, entity, target.changed))
     post = partial(entity.post, chat_input.intent, history=history, key=call.key, by=call.token.sender)
     return await send_intent(call, entity, post)
 
@@ -331,13 +344,16 @@ async def reply_to_entity(call: HttpCall, entity: Entity, chat_input: ChatInput)
         outputs.close()
         return None
     work = await call.read(partial(find_newest_work, call.runtime, entity))
-    return _Run(work, outputs, results={replied: chat_input.intent}, has_begun=True)
+    return _Run(work, outputs, results={replied: ClientResult(chat_input.intent)}, has_begun=True)
 
 
 def _find_news(call: HttpCall, entity_id: str, history: Sequence[Past], *, is_whole: bool) -> list[Past]:
     """Return the messages of a history that an entity was not given before this request."""
-    records = call.runtime.loom.records(entity_id) if history else ()
-    return select_news(history, collect_texts(records, call.key), is_whole=is_whole)
+    if not history:
+        return []
+    repeated = call.key if call.key is not None and has_receipt(call, entity_id, call.key) else None
+    texts = call.service.given_texts.find(call.runtime.loom, entity_id, repeated)
+    return select_news(history, texts, is_whole=is_whole)
 
 
 async def start_run(call: HttpCall, begin: Callable[[], Awaitable[Work]]) -> _Run:
@@ -384,7 +400,7 @@ async def continue_calls(call: HttpCall, target: _Target, chat_input: ChatInput,
     entity, key = await call.read(partial(check_results, call, chat_input.results, param))
     tools = dict(target.tools) or await call.read(partial(find_tools, call, entity.id))
     outputs = call.service.growth.subscribe(entity.id, snapshot=False)
-    await load(call, entity, target.cantrip if target.is_changed else None)
+    await load(call, entity, target.changed)
     if chat_input.intent is not None:
         steering = f"round {make_round_key(chat_input.results)}"
         await entity.steer(chat_input.intent, key=steering, by=call.token.sender)
@@ -405,7 +421,7 @@ async def continue_wait(call: HttpCall, target: _Target, work_id: str, param: st
 
     work, tools = await call.read(look)
     outputs = call.service.growth.subscribe(work.entity_id, snapshot=False)
-    await load(call, work.entity, target.cantrip if target.is_changed else None)
+    await load(call, work.entity, target.changed)
     return _Run(work, outputs, tools, has_begun=True)
 
 
@@ -481,12 +497,12 @@ async def _follow_events(
 async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.ChatBody = call.body
-    target = find_target(call, body)
+    target = await find_target(call, body)
     form = target.form
     chat_input = parse_messages(call, body.messages, "messages")
     created = int(time.time())
     with reserve_stream(call, is_stream=body.stream) as stack:
-        run = await run_chat(call, target, body.model, chat_input)
+        run = await run_chat(call, target, chat_input)
         run = run._replace(tools=target.tools or run.tools, form=form)
         id = f"chatcmpl-{name_run(run)}"
         if body.stream:
@@ -502,14 +518,15 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     return JsonAnswer(call.redact_for_token(shown))
 
 
-async def run_chat(call: HttpCall, target: _Target, model: str, chat_input: ChatInput) -> _Run:
+async def run_chat(call: HttpCall, target: _Target, chat_input: ChatInput) -> _Run:
     """Begin or continue the episode of a request with `messages`."""
     if chat_input.results:
         return await continue_calls(call, target, chat_input, "messages")
     if chat_input.waits is not None:
         return await continue_wait(call, target, chat_input.waits, "messages")
-    if target.cantrip is None:
-        return await send_to_named(call, model, chat_input)
+    if target.entity is not None:
+        return await send_to_named(call, target, target.entity, chat_input)
+    assert target.cantrip is not None, "a model is an entity or a cantrip"
     return await start_one_shot(call, target.cantrip, chat_input)
 
 
@@ -524,7 +541,7 @@ def name_run(run: _Run) -> str:
 async def create_response(call: HttpCall) -> JsonAnswer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
     body: models.ResponseBody = call.body
-    target = find_target(call, body)
+    target = await find_target(call, body)
     form = target.form
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
     places = [f"input[{number}]" for number in range(len(messages))]
@@ -575,12 +592,13 @@ async def _continue(call: HttpCall, body: models.ResponseBody, target: _Target, 
         news = await call.read(partial(_find_news, call, work.entity_id, chat_input.history, is_whole=False))
         given["history"] = news
         post = partial(work.continue_with, intent, cantrip=cantrip, **given)
-        if target.is_changed and cantrip is not None:
-            entity = await call.read(lambda: call.runtime.get_entity(work.entity_id, cantrip=cantrip))
+        before = work.entity
+        entity = await call.read(partial(with_cantrip, call, before, target.changed))
+        if entity is not before:
             post = partial(entity.post, intent, **given)
-        return await send_intent(call, work.entity, post)
-    if cantrip is None:
-        return await send_to_named(call, body.model, chat_input)
+        return await send_intent(call, entity, post)
+    if target.entity is not None:
+        return await send_to_named(call, target, target.entity, chat_input)
     return await start_run(call, partial(begin_work, call.runtime.invoke, cantrip, intent, **given))
 
 

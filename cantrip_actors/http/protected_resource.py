@@ -14,7 +14,6 @@ from starlette.routing import Route
 
 from cantrip_actors.http.endpoint import Endpoint
 from cantrip_actors.http.service import Service
-from cantrip_actors.http.token import SCOPES
 
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
 MCP: Final = "/mcp"
@@ -35,11 +34,13 @@ def _make_route(service: Service, path: str) -> Route:
 def describe_resource(service: Service, request: Request, path: str) -> dict[str, Any]:
     """Return the metadata of the resource at a path of this service."""
     issuers = [] if service.tokens is None else list(service.tokens.issuers)
-    scopes = {scope for issuer in issuers for scope in issuer.rights.scopes} if issuers else set(SCOPES) - {"admin"}
+    scopes = (
+        {scope for issuer in issuers for scope in issuer.rights.scopes} if issuers else set(service.scopes) - {"admin"}
+    )
     metadata: dict[str, Any] = {
         "resource": find_base(service, request) + path,
         "resource_name": "cantrip",
-        "scopes_supported": [scope for scope in SCOPES if scope in scopes],
+        "scopes_supported": [scope for scope in service.scopes if scope in scopes],
         "bearer_methods_supported": ["header"],
     }
     if issuers:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from cantrip_actors import File, InvalidImage
 from cantrip_actors.http.calls import HttpCall
-from cantrip_actors.http.client_rounds import Results
+from cantrip_actors.http.client_rounds import ClientResult, Results
 from cantrip_actors.http.episode_tools import CALL
 from cantrip_actors.http.files import data_of, file_of, image_of
 from cantrip_actors.http.person_waits import find_wait
@@ -261,12 +261,12 @@ _READERS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], Past]]] = {
 # ----------------------------------------------------------------------------------------------- results and contents
 
 
-def _read_results(request: Iterable[_RequestMessage], param: str) -> dict[str, Any]:
+def _read_results(request: Iterable[_RequestMessage], param: str) -> dict[str, ClientResult]:
     """Return the results of the calls of the last answer, by the ids of the calls. Raises Problem 400.
 
     A call that had the answer in a form, and no entity that waits, has no result: the messages are a conversation.
     """
-    results: dict[str, Any] = {}
+    results: dict[str, ClientResult] = {}
     for where, role, message in request:
         if role != "tool" or message.get("role") == "function":
             continue
@@ -274,11 +274,11 @@ def _read_results(request: Iterable[_RequestMessage], param: str) -> dict[str, A
         if not isinstance(id, str):
             raise Problem(400, "invalid", f"{param}: expected the id of the call with its result", param=param)
         if not id.startswith((f"{CALL}chatcmpl-", f"{CALL}{ID}", "toolu_")):
-            content = _read_result(where, message)["content"] or ""
-            # the texts first, as the result of a deferred call has them
-            results[id] = (
-                content if isinstance(content, str) else sorted(content, key=lambda part: isinstance(part, File))
-            )
+            past = _read_result(where, message)
+            content = past["content"] or ""
+            if not isinstance(content, str):  # the texts first, as the result of a deferred call has them
+                content = sorted(content, key=lambda part: isinstance(part, File))
+            results[id] = ClientResult(content, past["is_error"])
     return results
 
 

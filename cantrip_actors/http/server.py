@@ -29,7 +29,7 @@ from starlette.types import ASGIApp
 from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.http.addresses import CannotServe, add_brackets, is_loopback, parse_address
 from cantrip_actors.http.app import make_app
-from cantrip_actors.http.extension import ServiceExtension
+from cantrip_actors.http.extension import ServiceExtension, list_scopes
 from cantrip_actors.http.health import STALL, TICK, Pulse, health_server
 from cantrip_actors.http.limits import ServiceLimits
 from cantrip_actors.http.operations import dump_at_signal
@@ -231,7 +231,7 @@ def _tokens(settings: ServiceSettings) -> tuple[Tokens | None, str | None]:
     if settings.tokens is not None:
         if settings.no_auth:
             raise CannotServe("give either --tokens or --no-auth")
-        return Tokens.of_file(settings.tokens), None
+        return Tokens.of_file(settings.tokens, list_scopes(settings.extensions)), None
     if not is_loopback(host):
         raise CannotServe(
             f"{settings.bind} can be reached from other machines: give --tokens FILE (cantrip serve token NAME makes "

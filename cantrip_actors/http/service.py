@@ -13,11 +13,12 @@ from starlette.authentication import AuthenticationBackend
 
 from cantrip_actors import Cantrip, EntityEvent, RequestFeed, Runtime
 from cantrip_actors.http.feeds import Feed
+from cantrip_actors.http.given_texts import GivenTexts
 from cantrip_actors.http.limits import Limiter, ServiceLimits
 from cantrip_actors.http.logins import Logins
 from cantrip_actors.http.request_watch import RequestWatch
 from cantrip_actors.http.supervision import Supervision
-from cantrip_actors.http.token import Token
+from cantrip_actors.http.token import SCOPES, Token
 from cantrip_actors.http.tokens import Tokens
 from cantrip_actors.observe import Telemetry, Upserts
 from cantrip_actors.observe.batching import GROWTH, WHOLE_TEXTS
@@ -60,6 +61,8 @@ class Service:
             raise ValueError("expected tokens or an authentication backend, got both: the backend may know the tokens")
         self.tokens = tokens
         self.logins = None if authentication is None else Logins(authentication)
+        self.scopes: Sequence[str] = SCOPES
+        """The scopes that tokens may have: those of extensions are among them once they are served."""
         self.hosts = frozenset(host.lower().strip("[]") for host in hosts)
         self.origins = frozenset(origins)
         self.page = page
@@ -74,6 +77,7 @@ class Service:
         self.growth: Upserts
         """For readers that get only what is new."""
         self.requests: RequestWatch
+        self.given_texts = GivenTexts()
         self.is_ending = False
         """True once the event streams are ending."""
         self.has_no_readers = anyio.Event()

@@ -5,6 +5,7 @@ A browser sends the cookie with requests from any page, so with a cookie every u
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.requests import Request
@@ -15,7 +16,7 @@ from cantrip_actors.http.issuers import IssuerUnreachable
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.protected_resource import make_challenge
 from cantrip_actors.http.service import Service
-from cantrip_actors.http.token import ANYONE, SCOPES, Token
+from cantrip_actors.http.token import ANYONE, Token
 
 SECURE: Final = "__Host-cantrip"
 PLAIN: Final = "cantrip"
@@ -85,11 +86,11 @@ def _is_plain(request: Request) -> bool:
     return request.url.scheme == "http" and host_name(request.headers.get("host", "")) in LOOPBACK
 
 
-def session_shape(token: Token) -> dict[str, object]:
+def session_shape(token: Token, scopes: Sequence[str]) -> dict[str, object]:
     """Return the name, scopes and tenant of the page's token; the page shows only allowed actions."""
     return {
         "name": token.name,
-        "scopes": [scope for scope in SCOPES if token.allows(scope)],
+        "scopes": [scope for scope in scopes if token.allows(scope)],
         "tenant": token.tenant,
     }
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from cantrip_actors import Work
 from cantrip_actors.http.calls import HttpCall
 from cantrip_actors.http.client_rounds import read_last_words
-from cantrip_actors.http.episode_tools import CALL, find_utterance_of, list_intents, split_client_id
+from cantrip_actors.http.episode_tools import CALL, split_client_id
 from cantrip_actors.http.openai_encoders import WAIT, answer_text
 from cantrip_actors.http.person_waits import name_wait
 from cantrip_actors.http.problems import Problem
@@ -39,7 +39,7 @@ def find_previous_id(call: HttpCall, work: Work) -> str | None:
     at = next((at for at, intent in enumerate(intents) if at and intent.key == work.key), 0 if not work.key else None)
     before = intents[:at]  # all of them, if the intent still waits
     if not before and header.forked and header.parent_turn is not None:
-        before = list_intents(loom.lineage(header.parent_turn))
+        before = loom.intents_before(header.parent_turn)
     if not before:
         return None
     last, is_first = before[-1], before[-1] == loom.first_intent(before[-1].entity_id)
@@ -81,7 +81,8 @@ def _precedes_call(rest: Sequence[dict[str, Any]]) -> bool:
 def _find_item(call: HttpCall, where: str, id: str, texts: set[str]) -> Iterator[dict[str, Any]]:
     entity_id, call_id = split_client_id(CALL + id.removeprefix("fc_")) or ("", "")
     is_call = id.startswith("fc_") and call.runtime.loom.has(entity_id) and call.sees(entity_id)
-    utterance = find_utterance_of(call.runtime.shown_loom.records(entity_id), call_id) if is_call else None
+    made = call.runtime.shown_loom.find_call(entity_id, call_id) if is_call else None
+    utterance = None if made is None else made.utterance
     if utterance is not None:
         if utterance.content and utterance.turn_id not in texts:
             yield _make_message(utterance.content)

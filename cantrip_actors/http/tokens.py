@@ -12,7 +12,7 @@ import hmac
 import os
 import secrets
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -70,21 +70,28 @@ class _File(Strict):
 class Tokens:
     """The tokens that a service knows, and the authorization servers whose tokens it accepts."""
 
-    def __init__(self, tokens: Iterable[Token], path: Path | None = None, issuers: Iterable[Issuer] = ()) -> None:
+    def __init__(
+        self,
+        tokens: Iterable[Token],
+        path: Path | None = None,
+        issuers: Iterable[Issuer] = (),
+        scopes: Collection[str] = SCOPES,
+    ) -> None:
         self._path = path
+        self._scopes = scopes
         self._tokens = _index_by_digest(tokens)
         self.issuers = Issuers(issuers)
 
     @classmethod
-    def of_file(cls, path: Path) -> Tokens:
-        """Read a file of tokens. Raises InvalidTokens."""
-        tokens, issuers = _read(path)
-        return cls(tokens, path, issuers)
+    def of_file(cls, path: Path, scopes: Collection[str] = SCOPES) -> Tokens:
+        """Read a file of tokens, which may have these scopes. Raises InvalidTokens."""
+        tokens, issuers = _read(path, scopes)
+        return cls(tokens, path, issuers, scopes)
 
     def reload(self) -> None:
         """Read the file again. Raises InvalidTokens; the tokens stay as they were then."""
         if self._path is not None:
-            tokens, issuers = _read(self._path)
+            tokens, issuers = _read(self._path, self._scopes)
             self._tokens, self.issuers = _index_by_digest(tokens), Issuers(issuers)
 
     def find(self, text: str, now: datetime | None = None) -> Token | None:
@@ -118,11 +125,16 @@ def new_token() -> str:
     return PREFIX + secrets.token_urlsafe(32)
 
 
-def add_token(path: Path, name: str, scopes: Iterable[str], tenant: str | None = None) -> str:
-    """Make a token, add it to a file (created if missing), and return the token. Raises InvalidTokens."""
+def add_token(
+    path: Path, name: str, scopes: Iterable[str], tenant: str | None = None, known: Collection[str] = SCOPES
+) -> str:
+    """Make a token, add it to a file (created if missing), and return the token. Its scopes are among the `known` ones.
+
+    Raises InvalidTokens.
+    """
     text = new_token()
-    tokens, issuers = _read(path) if path.exists() else ([], [])
-    token = _read_token(_TokenRow(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path)
+    tokens, issuers = _read(path, known) if path.exists() else ([], [])
+    token = _read_token(_TokenRow(name=name, sha256=digest_of(text), scopes=list(scopes), tenant=tenant), path, known)
     _check([*tokens, token], issuers, path)
     lines = ["[[token]]", f"name = {_quote(name)}", f'sha256 = "{token.digest}"']
     lines.append(f"scopes = [{', '.join(_quote(scope) for scope in sorted(token.scopes))}]")
@@ -143,7 +155,7 @@ def _index_by_digest(tokens: Iterable[Token]) -> dict[str, Token]:
     return {token.digest: token for token in tokens}
 
 
-def _read(path: Path) -> tuple[list[Token], list[Issuer]]:
+def _read(path: Path, scopes: Collection[str]) -> tuple[list[Token], list[Issuer]]:
     try:
         parsed: Any = tomllib.loads(path.read_text(encoding="utf-8"))
         file = _File.model_validate(parsed)
@@ -154,19 +166,19 @@ def _read(path: Path) -> tuple[list[Token], list[Issuer]]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         raise InvalidTokens(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    tokens = [_read_token(row, path) for row in file.token]
-    issuers = [_read_issuer(row, path) for row in file.issuer]
+    tokens = [_read_token(row, path, scopes) for row in file.token]
+    issuers = [_read_issuer(row, path, scopes) for row in file.issuer]
     _check(tokens, issuers, path)
     return tokens, issuers
 
 
-def _read_rights(row: _TokenRow | _IssuerRow, what: str) -> Token:
+def _read_rights(row: _TokenRow | _IssuerRow, what: str, scopes: Collection[str]) -> Token:
     """Return what all tokens of a row may do, as a token without a digest. Raises InvalidTokens."""
     for scope in row.scopes:
-        if scope not in SCOPES:
-            raise InvalidTokens(f'{what}: unknown scope "{scope}": {suggest_nearest(scope, SCOPES)}')
+        if scope not in scopes:
+            raise InvalidTokens(f'{what}: unknown scope "{scope}": {suggest_nearest(scope, scopes)}')
     if not row.scopes:
-        raise InvalidTokens(f"{what}: expected at least one scope of {', '.join(SCOPES)}")
+        raise InvalidTokens(f"{what}: expected at least one scope of {', '.join(scopes)}")
     return Token(
         row.name,
         "",
@@ -180,9 +192,9 @@ def _read_rights(row: _TokenRow | _IssuerRow, what: str) -> Token:
     )
 
 
-def _read_issuer(row: _IssuerRow, path: Path) -> Issuer:
+def _read_issuer(row: _IssuerRow, path: Path, scopes: Collection[str]) -> Issuer:
     what = f'{path}: issuer "{row.name}"'
-    rights = _read_rights(row, what)
+    rights = _read_rights(row, what, scopes)
     try:
         return make_issuer(
             rights,
@@ -197,8 +209,8 @@ def _read_issuer(row: _IssuerRow, path: Path) -> Issuer:
         raise InvalidTokens(f"{what}: {error}") from error
 
 
-def _read_token(row: _TokenRow, path: Path) -> Token:
-    rights = _read_rights(row, f'{path}: token "{row.name}"')
+def _read_token(row: _TokenRow, path: Path, scopes: Collection[str]) -> Token:
+    rights = _read_rights(row, f'{path}: token "{row.name}"', scopes)
     if row.tenant is not None:
         try:
             check_tenant(row.tenant)

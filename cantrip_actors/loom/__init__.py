@@ -42,6 +42,7 @@ from cantrip_actors.loom.sqlite import SqliteStore
 from cantrip_actors.loom.store import Durability, Store, Unsure
 from cantrip_actors.loom.verify import Fault, Heads, Verified, collect_heads, verify_loom
 from cantrip_actors.loom.view import Loom, State, open_loom
+from cantrip_actors.machine.project import ClientCall, Round
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import SCHEMA, decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending
@@ -50,6 +51,7 @@ from cantrip_actors.records.timers import Timer
 __all__ = [
     "SCHEMA",
     "Blob",
+    "ClientCall",
     "Compacted",
     "DamagedLoom",
     "Durability",
@@ -80,6 +82,7 @@ __all__ = [
     "Quote",
     "Repaired",
     "Retention",
+    "Round",
     "SealKey",
     "Selection",
     "SqliteStore",

@@ -33,10 +33,15 @@ from cantrip_actors.loom.store import Store
 from cantrip_actors.machine.checkpoint import decode_checkpoint
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.project import (
+    ClientCall,
     Life,
+    Round,
     Status,
     begins_inside,
     collect_rewards,
+    collect_texts,
+    cut_round,
+    find_client_call,
     find_first_intent,
     find_header_in_force,
     find_last_metadata,
@@ -50,6 +55,7 @@ from cantrip_actors.machine.project import (
     get_turn_number,
     has_undone,
     list_intents,
+    read_round,
     read_turns,
     split_asides,
 )
@@ -368,6 +374,31 @@ class Loom:
         newest = self._search_back(entity_id, find)
         return cut(self.records(entity_id)) if newest is None else newest
 
+    def newest_round(self, entity_id: str) -> Round:
+        """Return the newest part of an entity's work: the key of its intent, the newest answer, the usage.
+
+        It reads the records since the newest intent. Raises LoomError.
+        """
+        return read_round(self.newest_records(entity_id, cut_round))
+
+    def find_call(self, entity_id: str, call_id: str) -> ClientCall | None:
+        """Return a call of a gate that an entity made, with its result; None if it made none with this id.
+
+        Raises LoomError.
+        """
+        return find_client_call(self.records(entity_id), call_id)
+
+    def texts_since(self, entity_id: str, position: int = -1) -> tuple[set[str], int]:
+        """Return the texts that an entity was given after a position: intents, messages and replies of users and
+        systems; and the position of the last record, for the next call. Raises LoomError.
+        """
+        records, last = self.records_since(entity_id, position)
+        return collect_texts(records), last
+
+    def texts_before(self, entity_id: str, key: str) -> set[str]:
+        """Return the texts that an entity was given before its intent with this key. Raises LoomError."""
+        return collect_texts(self.records(entity_id), key)
+
     def count_turns(self, entity_id: str) -> int:
         """Return the number of an entity's committed turns, without those that a fork has inherited."""
         first = self._find_next_turn(entity_id, -1)
@@ -534,6 +565,10 @@ class Loom:
                 raise LoomError(f"turn {here} is its own ancestor: the records of entity {entity_id} are corrupt")
         path.reverse()
         return path
+
+    def intents_before(self, turn_id: str) -> list[IntentGiven]:
+        """Return the intents that led to a turn, in order; those of the originals come first, for a fork."""
+        return list_intents(self.lineage(turn_id))
 
     def lineage(self, turn_id: str) -> list[Record]:
         """Return the records that led to a turn, up to its `Committed`: a fork from it begins with them (LOOM-4).

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic_core import to_json
@@ -21,6 +21,11 @@ from cantrip_actors.terms.identity import build_parameters_identity
 from cantrip_actors.terms.json_schema import make_validator
 from cantrip_actors.terms.own_gates import DONE
 from cantrip_actors.terms.problems import shorten
+
+_STAYING: Final = ("#/$defs/", "#/definitions/")
+"""The places in a schema that stay where they are when it becomes that of an argument."""
+_VALUES: Final = frozenset({"enum", "const", "default", "examples"})
+"""The keywords with values that are no schemas."""
 
 Answer_co = TypeVar("Answer_co", covariant=True, default=Any)
 """The type of the answers of a cantrip; Any for a cantrip without one."""
@@ -53,10 +58,24 @@ def hold_to_schema(done: Gate, schema: Mapping[str, Any]) -> Gate | Refused:
         return Refused("cannot ask for an answer of another form: yours is the only one here; leave out `answer`")
     defined = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
     inner = {name: part for name, part in schema.items() if name not in defined}
-    parameters: dict[str, Any] = {"type": "object", "properties": {"answer": inner}, "required": ["answer"]}
-    parameters |= {"additionalProperties": False, **defined}
+    properties = {"answer": _move_references(inner)}
+    parameters: dict[str, Any] = {"type": "object", "properties": properties, "required": ["answer"]}
+    parameters |= {"additionalProperties": False, **_move_references(defined)}
     validator = make_validator(parameters, foreign=True)
     return replace(done, parameters=parameters, schema=validator, model=None, written=None)
+
+
+def _move_references(part: Any) -> Any:
+    """Return a part of a schema whose references lead to the same places, now that it is the schema of `answer`."""
+    if isinstance(part, list | tuple):
+        return [_move_references(inner) for inner in part]
+    if not isinstance(part, Mapping):
+        return part
+    moved = {name: inner if name in _VALUES else _move_references(inner) for name, inner in part.items()}
+    reference = moved.get("$ref")
+    if isinstance(reference, str) and reference.partition("/")[0] == "#" and not reference.startswith(_STAYING):
+        moved["$ref"] = f"#/properties/answer{reference[1:]}"
+    return moved
 
 
 def read_answer(model: type[BaseModel], answer: Any) -> Any:

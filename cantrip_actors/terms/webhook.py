@@ -19,6 +19,8 @@ WebhookKind = Literal[
     "entity.ended",
     "entity.crashed",
     "budget.exceeded",
+    "quarantine.began",
+    "quarantine.ended",
 ]
 """What a webhook can report: https://www.standardwebhooks.com calls it the type of an event."""
 

@@ -247,7 +247,9 @@ async def served(
 
 
 @asynccontextmanager
-async def in_process(cantrips: Iterable[Cantrip], *tokens: Token, **settings: Any) -> AsyncIterator[Served]:
+async def in_process(
+    cantrips: Iterable[Cantrip], *tokens: Token, extensions: Iterable[ServiceExtension] = (), **settings: Any
+) -> AsyncIterator[Served]:
     """Serve without a socket, in virtual time: the client calls the application. Streams come whole."""
     cantrips = [*cantrips]
     limits = ServiceLimits(rate=10_000, burst=10_000)
@@ -255,7 +257,7 @@ async def in_process(cantrips: Iterable[Cantrip], *tokens: Token, **settings: An
         known = Tokens([token("admin", *SCOPES), *tokens])
         service = Service(runtime, cantrips, tokens=known, limits=limits, **settings)
         async with service.open():
-            application = make_app(service)
+            application = make_app(service, extensions=extensions)
             transport = httpx.ASGITransport(app=application)
             headers = {"authorization": f"Bearer {ADMIN}"}
             async with httpx.AsyncClient(transport=transport, base_url=IN_PROCESS, headers=headers) as client:

@@ -12,9 +12,21 @@ from typer.testing import CliRunner
 from cantrip_actors import CantripError, InvalidCantrip, Runtime
 from cantrip_actors.cli.app import app
 from cantrip_actors.cli.extensions import open_service_extensions
-from cantrip_actors.http import ApiRoute, HttpCall, JsonAnswer, Problem, Service, ServiceExtension, Token, Tokens
+from cantrip_actors.http import (
+    ApiRoute,
+    HttpCall,
+    InvalidTokens,
+    JsonAnswer,
+    Problem,
+    Service,
+    ServiceExtension,
+    Token,
+    Tokens,
+    add_token,
+    list_scopes,
+)
 from cantrip_actors.http.models import RewardBody
-from tests.http.serving import Served, echo, served, token
+from tests.http.serving import Served, echo, in_process, served, token
 from tests.slowness import measure_slowness
 
 pytestmark = [pytest.mark.rule("W-03")]
@@ -47,6 +59,47 @@ NAMES = ServiceExtension(
     ),
     describe_error,
 )
+
+
+def make_order_extension(scope: str = "shop:order", *scopes: str) -> ServiceExtension:
+    routes = (ApiRoute("GET", "/orders", scope, tell_name, {200: "application/json"}),)
+    return ServiceExtension("shop", routes, scopes=scopes)
+
+
+async def test_a_route_of_an_extension_may_have_a_scope_of_its_own() -> None:
+    shop = make_order_extension("shop:order", "shop:order")
+    known = [token("ann", "read", "shop:order"), token("bob", "read")]
+    async with in_process([echo()], *known, extensions=[shop]) as on:
+        await on.ask("GET", "orders", 200, headers=on.as_token("ann"))
+        await on.ask("GET", "orders", 403, headers=on.as_token("bob"))
+        await on.ask("GET", "orders", 200)  # admin allows everything
+        session = await on.get("/session", headers=on.as_token("ann"))
+        assert session["scopes"] == ["read", "shop:order"]
+        supported = await on.get("/.well-known/oauth-protected-resource")
+        assert "shop:order" in supported["scopes_supported"]
+
+
+def test_a_scope_that_no_extension_names_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match='the route /orders has the scope "shop:order"'):
+        list_scopes([make_order_extension()])
+    for wrong in ("read", "Shop", "shop order", ""):
+        with pytest.raises(ValueError, match="expected names such as"):
+            make_order_extension("read", wrong)
+    path = tmp_path / "tokens.toml"
+    with pytest.raises(InvalidTokens, match='unknown scope "shop:order"'):
+        add_token(path, "ann", ["shop:order"])
+
+
+def test_a_file_of_tokens_has_scopes_of_extensions(tmp_path: Path) -> None:
+    scopes = list_scopes([make_order_extension("shop:order", "shop:order")])
+    text = add_token(tmp_path / "tokens.toml", "ann", ["shop:order"], known=scopes)
+    tokens = Tokens.of_file(tmp_path / "tokens.toml", scopes)
+    tokens.reload()
+    found = tokens.find(text)
+    assert found is not None
+    assert found.allows("shop:order")
+    with pytest.raises(InvalidTokens, match='unknown scope "shop:order"'):
+        Tokens.of_file(tmp_path / "tokens.toml")
 
 
 @pytest.mark.real_time

@@ -11,7 +11,7 @@ from cantrip_actors.http.front_ends import FrontEndEncoder
 from cantrip_actors.http.ui_messages import UiMessages
 from cantrip_actors.stream.events import EpisodeEndedEvent
 from cantrip_actors.wards import max_turns
-from tests.http.serving import Served, echo, served, token
+from tests.http.serving import Served, echo, in_process, served, token
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-24")]
 
@@ -38,6 +38,20 @@ async def test_a_repeated_message_of_a_chat_is_answered_once() -> None:
         assert len(on.runtime.loom.turns(entity)) == 1
         assert (await on.ask("GET", "chat/echo/bob/stream")).status_code == 204
         assert (await on.ask("GET", "chat/echo/nobody/stream")).status_code == 204
+
+
+async def test_an_answer_is_not_taken_back_for_a_caller_that_may_not_have_another_one() -> None:
+    dear = scripted(lambda context: {"content": f"{len(context)} messages", "usage": {"cost": 1.0}})
+    cantrip = Cantrip(dear, circle=Circle(["done"], [max_turns(3)]), name="echo")
+    poor = token("poor", "read", "cast", "send", max_cost_per_day=0.5)
+    async with in_process([cantrip], poor) as on:
+        headers = on.as_token("poor")
+        await on.ask("POST", "chat/echo", 200, json=say("hello"), headers=headers)
+        again = {**say("hello"), "trigger": "regenerate-message"}
+        await on.ask("POST", "chat/echo", 429, json=again, headers=headers)
+        entity = on.runtime.entity("bob")
+        assert entity is not None
+        assert await entity.undo()  # it is still there
 
 
 async def test_a_chat_is_refused_what_its_token_may_not_do() -> None:

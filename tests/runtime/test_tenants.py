@@ -154,6 +154,10 @@ REFUSED: dict[str, Look] = {
     "loom.is_over": lambda w, id: w.other.loom.is_over(id),
     "loom.open_request": lambda w, id: w.other.loom.open_request(id),
     "loom.last_time": lambda w, id: w.other.loom.last_time(id),
+    "loom.newest_round": lambda w, id: w.other.loom.newest_round(id),
+    "loom.find_call": lambda w, id: w.other.loom.find_call(id, "c1"),
+    "loom.texts_since": lambda w, id: w.other.loom.texts_since(id),
+    "loom.texts_before": lambda w, id: w.other.loom.texts_before(id, "once"),
     "loom.newest_records": lambda w, id: w.other.loom.newest_records(id, lambda records: records),
     "is_interrupted": lambda w, id: w.other.is_interrupted(id),
     "loom.usage": lambda w, id: w.other.loom.usage(id),
@@ -179,6 +183,7 @@ OF_TURNS: dict[str, Look] = {
     "loom.children": lambda w, turn: w.other.loom.children(turn),
     "loom.forks": lambda w, turn: w.other.loom.forks(turn),
     "loom.thread": lambda w, turn: w.other.loom.thread(turn),
+    "loom.intents_before": lambda w, turn: w.other.loom.intents_before(turn),
     "loom.lineage": lambda w, turn: w.other.loom.lineage(turn),
     "loom.header_at": lambda w, turn: w.other.loom.header_at(turn),
     "loom.reward": lambda w, turn: w.other.loom.reward(turn, 1.0),
@@ -244,7 +249,7 @@ ELSEWHERE = {
         "loom",
         "add_request_source",
     ),
-    *("batch", "submit", "set_allowance"),
+    *("batch", "submit", "set_allowance", "check_allowance"),
     *("loom.tenant",),
 }
 """Methods with a test of their own below, and methods that make something new."""

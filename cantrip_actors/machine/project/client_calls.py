@@ -3,41 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from cantrip_actors.records.records import Decided, GateFinished, IntentGiven, Record, Requested, Steered, Utterance
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 
-def find_call_result(records: Iterable[Record], call_id: str) -> GateFinished | bool:
-    """Return the result of a call; False for a call without one, True if there is no such call."""
-    result: GateFinished | bool = True
+class Round(NamedTuple):
+    """The newest part of an entity's work, which answers one request of a client: since its last intent.
+
+    `key` is that of the intent, and `utterance` the newest answer of the crystal, if there is one. `usage` is that
+    since the last decision or result that was delivered.
+    """
+
+    key: str | None = None
+    utterance: Utterance | None = None
+    usage: Usage = NO_USAGE
+
+
+class ClientCall(NamedTuple):
+    """A call of a gate: the answer of the crystal that made it, None for one that a program made; and its result."""
+
+    utterance: Utterance | None = None
+    result: GateFinished | None = None
+
+
+def cut_round(records: Sequence[Record]) -> Sequence[Record]:
+    """Return the records from the newest intent on; all of them without one."""
+    starts = (at for at in range(len(records) - 1, -1, -1) if isinstance(records[at], IntentGiven))
+    return records[next(starts, 0) :]
+
+
+def read_round(records: Iterable[Record]) -> Round:
+    """Return the newest round of an entity's records."""
+    newest = Round()
+    for record in records:
+        match record:
+            case IntentGiven():
+                newest = Round(record.key)
+            case Decided():
+                newest = newest._replace(usage=NO_USAGE)
+            case Utterance():
+                newest = newest._replace(utterance=record, usage=newest.usage + record.usage)
+            case _:
+                pass
+    return newest
+
+
+def find_client_call(records: Iterable[Record], call_id: str) -> ClientCall | None:
+    """Return a call; None if no crystal and no program has made one with this id."""
+    found: ClientCall | None = None
     for record in records:
         match record:
             case Utterance() if any(call.id == call_id for call in record.tool_calls):
-                result = False
-            case Requested() if record.tool_call_id == call_id:  # a program made the call
-                result = False
+                found = ClientCall(record)
+            case Requested() if record.tool_call_id == call_id and found is None:
+                found = ClientCall()
             case GateFinished() if record.tool_call_id == call_id:
-                result = record
+                found = (found or ClientCall())._replace(result=record)
             case _:
                 pass
-    return result
-
-
-def find_utterance_of(records: Iterable[Record], call_id: str) -> Utterance | None:
-    """Return the answer of an entity's crystal that made a call."""
-    utterances = (record for record in records if isinstance(record, Utterance))
-    return next((answer for answer in utterances if any(call.id == call_id for call in answer.tool_calls)), None)
-
-
-def find_newest_utterance(records: Sequence[Record]) -> Utterance | None:
-    """Return the newest answer of an entity's crystal."""
-    return next((record for record in reversed(records) if isinstance(record, Utterance)), None)
-
-
-def find_newest_key(records: Sequence[Record]) -> str | None:
-    """Return the key of an entity's newest intent; None for one without a key."""
-    return next((record.key for record in reversed(records) if isinstance(record, IntentGiven)), None)
+    return found
 
 
 def collect_texts(records: Iterable[Record], until: str | None = None) -> set[str]:
@@ -56,14 +82,3 @@ def collect_texts(records: Iterable[Record], until: str | None = None) -> set[st
         elif isinstance(record, Decided) and isinstance(record.answer, str):  # the reply to an utterance
             texts.add(record.answer)
     return texts
-
-
-def measure_round(records: Iterable[Record]) -> Usage:
-    """Return the usage since the last result that was delivered, or since the intent."""
-    usage = NO_USAGE
-    for record in records:
-        if isinstance(record, IntentGiven | Decided):
-            usage = NO_USAGE
-        elif isinstance(record, Utterance):
-            usage = usage + record.usage
-    return usage

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Final
 
+from cantrip_actors.loom import QuarantineRow
 from cantrip_actors.stream.events import (
     DecidedEvent,
     EntityEndedEvent,
@@ -48,6 +49,13 @@ def build_payload(kind: WebhookKind, event: EntityEvent) -> dict[str, Any]:
     """Return the body of a webhook's message, as the Standard Webhooks scheme recommends it."""
     data = {"entity_id": event.entity_id, **_build_data(event)}
     return {"type": kind, "timestamp": format_instant(event.at), "data": data}
+
+
+def build_quarantine_payload(kind: WebhookKind, row: QuarantineRow, at: float) -> dict[str, Any]:
+    """Return the body of a message about a quarantine that began or ended."""
+    until = None if row.until is None else format_instant(row.until)
+    data = {"entity_id": row.entity_id, "why": row.why[:LONGEST], "until": until}
+    return {"type": kind, "timestamp": format_instant(at), "data": data}
 
 
 def _build_data(event: EntityEvent) -> dict[str, Any]:

@@ -625,6 +625,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     start = _return_entity(Runtime.start)
     stream = _return_run(Runtime.stream)
     set_allowance = _call_in_loop(Runtime.set_allowance)
+    check_allowance = _call_blocking(Runtime.check_allowance)
     submit = _wrap_result(BlockingSubmission, Runtime.submit)
     submission = _wrap_result(_wrap_submission, Runtime.submission)
     get_submission = _wrap_result(BlockingSubmission, Runtime.get_submission)

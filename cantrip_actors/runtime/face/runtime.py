@@ -676,6 +676,14 @@ class Runtime:
         check_choice("per", per, get_args(AllowancePeriod))
         self._tree.allowances.set(most, self._tenant, by, per)
 
+    async def check_allowance(self, *, by: str = "") -> None:
+        """Raise AllowanceSpent if this caller could begin no new work now (`set_allowance`).
+
+        It is for callers that undo something before they send. `by` is the sender, as in `cast`.
+        """
+        check_kind("by", by, str, "a text")
+        await self._tree.allowances.check(self._tenant or "", by)
+
     async def submit(
         self,
         cantrip: str,

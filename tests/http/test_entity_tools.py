@@ -1,0 +1,155 @@
+"""What clients add to a long-lived entity for one intent: tools, forms of answers, and the data of a page."""
+
+import json
+from typing import Any
+
+import pytest
+
+from cantrip_actors import Cantrip, Circle, Entity, gate, scripted
+from cantrip_actors.wards import max_turns
+from tests.http.serving import Served, echo, in_process
+
+pytestmark = pytest.mark.rule("W-20")
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": CITY}}
+CLAUDE_TOOL = {"name": "weather", "input_schema": CITY}
+TREE = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#"}}},
+    "required": ["name"],
+    "additionalProperties": False,
+}
+
+
+@gate(deferred=True)
+async def locate() -> str:
+    """Ask the page where it is."""
+
+
+def policy(context: Any) -> Any:
+    """Call the client's tool if there is one; else say which tools there are."""
+    last, names = context[-1], sorted(tool.name for tool in context.tools)
+    if last.role == "tool":
+        return {"content": f"{'error' if last.is_error else 'result'}: {last.content}"}
+    if "answer" in str(last.content):
+        trees = [{"name": "a", "children": [{"nam": "b"}]}, {"name": "a", "children": [{"name": "b"}]}]
+        answers = [{"gate": "done", "args": {"answer": tree}} for tree in trees]
+        return {"tool_calls": answers}
+    if "weather" in names:
+        return {"tool_calls": [{"gate": "weather", "args": {"city": "Oslo"}}]}
+    return {"content": ", ".join(names)}
+
+
+def looking() -> Cantrip:
+    return Cantrip(scripted(policy, record=False), circle=Circle(["done", locate], [max_turns(9)]), name="looks")
+
+
+async def chat(on: Served, messages: list[Any], status: int = 200, **more: Any) -> Any:
+    body = {"model": "entity:bob", "messages": messages, **more}
+    answer = await on.post("/v1/chat/completions", body, status)
+    return answer["choices"][0]["message"] if status == 200 else answer["error"]["message"]
+
+
+async def begin(on: Served) -> Entity:
+    return await on.runtime.ensure("bob", on.service.cantrips["looks"])
+
+
+async def test_a_long_lived_entity_has_a_clients_tools_for_one_intent() -> None:
+    async with in_process([looking()]) as on:
+        entity = await begin(on)
+        asked: list[Any] = [{"role": "user", "content": "go"}]
+        message = await chat(on, asked, tools=[TOOL])
+        (call,) = message["tool_calls"]
+        asked += [message, {"role": "tool", "tool_call_id": call["id"], "content": "snow"}]
+        assert (await chat(on, asked, tools=[TOOL]))["content"] == "result: snow"
+        asked += [{"role": "assistant", "content": "result: snow"}, {"role": "user", "content": "which?"}]
+        assert (await chat(on, asked))["content"] == "done, locate"
+        assert len(on.runtime.loom.intents(entity.id)) == 2
+
+
+async def test_a_long_lived_entity_answers_in_a_form_for_one_intent() -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "tree", "schema": TREE}}
+    async with in_process([looking()]) as on:
+        await begin(on)
+        message = await chat(on, [{"role": "user", "content": "answer"}], response_format=form)
+        assert json.loads(message["content"]) == {"name": "a", "children": [{"name": "b"}]}  # the first one did not fit
+        assert (await chat(on, [{"role": "user", "content": "which?"}]))["content"] == "done, locate"
+
+
+async def test_an_entity_that_works_takes_no_new_tools() -> None:
+    async with in_process([echo()]) as on:
+        entity = await on.runtime.invoke(on.service.cantrips["echo"], "pay 3", name="bob")
+        refused = await chat(on, [{"role": "user", "content": "hi"}], 409, tools=[TOOL])
+        assert "works on another intent" in refused
+        assert len(on.runtime.loom.intents(entity.id)) == 1
+
+
+@pytest.mark.parametrize(
+    "reference", ["#", "#/properties/a", "#/$defs/none", "https://example.org/schema", "#anchor", "other.json#/x"]
+)
+async def test_a_schema_with_a_reference_that_leads_nowhere_is_refused(reference: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": reference}}}
+    schema = {"$ref": reference} if reference == "#" else schema
+    tool = {"type": "function", "function": {"name": "weather", "parameters": schema}}
+    async with in_process([looking()]) as on:
+        body = {"model": "looks", "messages": [{"role": "user", "content": "go"}], "tools": [tool]}
+        refused = await on.post("/v1/chat/completions", body, 400)
+        is_own = reference in ("#", "#/properties/a")
+        expected = (
+            "a reference that leads to itself" if is_own else f"the reference '{reference}' leads to no part of it"
+        )
+        assert expected in refused["error"]["message"]
+
+
+async def test_a_failed_call_of_anthropics_api_is_an_error_for_the_entity() -> None:
+    async with in_process([looking()]) as on:
+        asked: dict[str, Any] = {"model": "looks", "max_tokens": 9, "tools": [CLAUDE_TOOL]}
+        messages: list[Any] = [{"role": "user", "content": "go"}]
+        answer = await on.post("/v1/messages", {**asked, "messages": messages}, 200)
+        (block,) = answer["content"]
+        failed = [{"type": "text", "text": "no"}, {"type": "text", "text": "network"}]
+        result = {"type": "tool_result", "tool_use_id": block["id"], "is_error": True, "content": failed}
+        messages += [{"role": "assistant", "content": [block]}, {"role": "user", "content": [result]}]
+        for _ in range(2):  # a client that tries again gets the same
+            answer = await on.post("/v1/messages", {**asked, "messages": messages}, 200)
+            assert answer["content"][0]["text"] == "error: no\nnetwork"
+
+
+def run(text: str, **more: Any) -> dict[str, Any]:
+    message = {"id": f"m-{text}", "role": "user", "content": text}
+    return {"threadId": "bob", "runId": "r", "messages": [message], "state": {}, "context": [], "tools": [], **more}
+
+
+async def run_agent(on: Served, body: Any, status: int = 200) -> list[dict[str, Any]]:
+    answer = await on.ask("POST", "ag-ui/looks", status, json=body)
+    return [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+
+
+@pytest.mark.rule("W-24")
+async def test_tools_context_and_state_of_a_page_are_those_of_its_run() -> None:
+    async with in_process([looking()]) as on:
+        tool = {"name": "weather", "description": "The weather.", "parameters": CITY}
+        own = {"name": "locate", "description": "Where?", "parameters": {"type": "object"}}
+        fact = {"description": "The page", "value": "Oslo"}
+        events = await run_agent(on, run("go", tools=[tool, own], context=[fact], state={"zoom": 3}))
+        (call,) = [event for event in events if event["type"] == "TOOL_CALL_START"]
+        assert events[-1]["outcome"]["pendingToolCallIds"] == [call["toolCallId"]]
+        entity = on.runtime.entity("bob")
+        assert entity is not None
+        (intent,) = on.runtime.loom.intents(entity.id)
+        assert intent.context == {"context": [fact], "state": {"zoom": 3}}
+        result = {"id": "t", "role": "tool", "toolCallId": call["toolCallId"], "content": "snow"}
+        events = await run_agent(on, {**run("go", tools=[tool]), "messages": [result]})
+        assert events[-1]["result"] == "result: snow"
+        events = await run_agent(on, run("which?"))
+        assert events[-1]["result"] == "done, locate"
+        assert on.runtime.loom.intents(entity.id)[-1].context is None
+
+
+@pytest.mark.rule("W-24")
+async def test_a_tool_of_a_page_that_cannot_be_a_gate_is_refused() -> None:
+    async with in_process([looking()]) as on:
+        await run_agent(on, run("go", tools=[{"name": "done", "parameters": CITY}]), 400)
+        await run_agent(on, run("go", tools=[{"name": "x", "parameters": {"type": "objekt"}}]), 400)
+        assert on.runtime.entity("bob") is None
