@@ -338,7 +338,7 @@ class Feed:
     def _render_standing(self) -> bytes:
         """Return the newest upserts of the running turns, for a reader that reconnects."""
         items = select_standing(self._source.snapshot(self._entity_id))
-        return b"".join(encode_event("upsert", as_message(one)) for one in items)
+        return b"".join(encode_event("upsert", as_message(item)) for item in items)
 
 
 def _select_durable(events: Iterable[LoomEvent]) -> Iterator[DurableEvent]:

@@ -136,7 +136,9 @@ async def all_events(call: HttpCall) -> Response:
     loom, view = call.runtime.loom, _View(call, root)
 
     async def select(frames: list[Frame]) -> list[Frame]:
-        asked = [one for one in frames if (has_actors if one.kind == "actor" else kinds is None or one.kind in kinds)]
+        asked = [
+            frame for frame in frames if (has_actors if frame.kind == "actor" else kinds is None or frame.kind in kinds)
+        ]
         seen = await view.find_seen(one.entity_id for one in asked if one.kind != "actor")
         return [one for one in asked if one.kind == "actor" or one.entity_id in seen]
 

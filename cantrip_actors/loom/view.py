@@ -121,7 +121,7 @@ class Loom:
 
     def headers(self) -> Iterator[Header]:
         """Yield each entity's header, in order of creation."""
-        return (one for one in self._store.headers() if self.tenant is None or one.tenant == self.tenant)
+        return (header for header in self._store.headers() if self.tenant is None or header.tenant == self.tenant)
 
     def page(
         self,

@@ -198,7 +198,7 @@ class Tree(Core):
         if self.bus:
             name, at = server.server.name, time.time()
             users = [cell.entity_id for cell in self.living if server in cell.crystal.servers]
-            self.bus.publish([ServerChangedEvent(one, at, name, what) for one in users])
+            self.bus.publish([ServerChangedEvent(user, at, name, what) for user in users])
 
     def derive_key(self, purpose: str) -> bytes:
         """Return a key derived from the key that seals snapshots; without one, from a key of this process."""

@@ -152,12 +152,12 @@ class _Sender:
         log, quarantines = LoomLog(self._core.loom, state.position), state.quarantines
         while True:
             events, has_more = await self._core.in_store(log.read)
-            for found in events:
-                kind = find_kind(found.event, self._webhook.events)
+            for event in events:
+                kind = find_kind(event.event, self._webhook.events)
                 if kind is not None:
-                    if not await self._deliver(found, kind):
+                    if not await self._deliver(event, kind):
                         return True
-                    await self._change(_State(found.position))
+                    await self._change(_State(event.position))
             if not has_more:
                 quarantines = await self._send_quarantines(quarantines)
                 if quarantines is None:

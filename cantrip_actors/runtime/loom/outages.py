@@ -101,7 +101,7 @@ class Outages:
         has_search = self._search_at <= now
         if has_search:
             self._search_at = math.inf
-        self.next = min((self._search_at, *(one.due for one in self._entities.values())))
+        self.next = min((self._search_at, *(entity.due for entity in self._entities.values())))
         return DueWork(has_search, list(due), given_up)
 
     def _expect(self, at: float) -> None:

@@ -478,8 +478,8 @@ class Inboxes:
                 self.load(root)
                 continue
             try:
-                for asked in asks:
-                    await self.listen(asked.to, asked.key, partial(self.note_answer, root))
+                for ask in asks:
+                    await self.listen(ask.to, ask.key, partial(self.note_answer, root))
             except LoomError:
                 self._answered.add(root)
                 raise
@@ -489,7 +489,7 @@ class Inboxes:
         loom = self._core.loom
         found = [fold_entity(loom, one).turn.asked for one in loom.subtree(root) if not loom.is_over(one)]
         asks = [one for one in found if one is not None]
-        open_asks = [one for one in asks if not self._find_ends(one.to, [one.key])]
+        open_asks = [ask for ask in asks if not self._find_ends(ask.to, [ask.key])]
         return len(open_asks) < len(asks), open_asks
 
     def _find_ends(self, entity_id: str, keys: Sequence[str]) -> list[tuple[str, Outcome | None, CantripError | None]]:

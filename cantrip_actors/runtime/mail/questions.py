@@ -94,15 +94,15 @@ class Questions:
         return (), unread
 
     def _find_names(self, entities: Sequence[str]) -> list[str]:
-        return [self._core.find_name(one) or one for one in entities]
+        return [self._core.find_name(entity) or entity for entity in entities]
 
     def _read_awaited(self, entities: Sequence[str]) -> dict[str, Sequence[str]]:
         """Return the entities that each entity waits for according to its log: those that it asks, and its children."""
         loom, found = self._core.loom, dict[str, Sequence[str]]()
-        for one in entities:
-            is_unfinished = loom.has(one) and not loom.is_over(one)  # another process may run it
-            asked = fold_entity(loom, one).turn.asked if is_unfinished else None
-            found[one] = [*([] if asked is None else [asked.to]), *loom.below(one)] if is_unfinished else ()
+        for entity in entities:
+            is_unfinished = loom.has(entity) and not loom.is_over(entity)  # another process may run it
+            asked = fold_entity(loom, entity).turn.asked if is_unfinished else None
+            found[entity] = [*([] if asked is None else [asked.to]), *loom.below(entity)] if is_unfinished else ()
         return found
 
     async def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, Sequence[Mail | Timer]]:

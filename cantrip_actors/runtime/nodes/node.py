@@ -114,10 +114,10 @@ class NodeActor(Actor):
         found = await self._core.access.run_in_thread(partial(self._find, self._core.read_time_of_day()))
         membership.members = [make_member(row) for row in found.nodes if row.is_living]
         membership.members = [
-            one._replace(busy=membership.busy, is_draining=membership.is_draining, unclear=membership.info.unclear)
-            if one.owner == membership.owner
-            else one
-            for one in membership.members
+            member._replace(busy=membership.busy, is_draining=membership.is_draining, unclear=membership.info.unclear)
+            if member.owner == membership.owner
+            else member
+            for member in membership.members
         ]
         idle = sum(cell.plan.lasting and cell.episode is None for cell in resting)
         actions = membership.advance(Found(membership.members, found.unowned, found.hopeless, idle))
@@ -144,11 +144,11 @@ class NodeActor(Actor):
             )
 
     def _carry_out(self, actions: Sequence[NodeAction]) -> None:
-        for one in actions:
-            if isinstance(one, Take):
-                self.tasks.start_soon(self._take, one.entity_id)
+        for action in actions:
+            if isinstance(action, Take):
+                self.tasks.start_soon(self._take, action.entity_id)
             else:
-                self._unload_idle(one.many)
+                self._unload_idle(action.many)
 
     def _unload_idle(self, many: int) -> None:
         """Unload some idle entities, those first that were loaded first."""
@@ -163,7 +163,7 @@ class NodeActor(Actor):
         membership = self._membership
         seen = membership.state.seen
         members = membership.members
-        stranded = sum(not any(can_run(one, what, members) for one in members) for what in found.unowned)
+        stranded = sum(not any(can_run(member, what, members) for member in members) for what in found.unowned)
         polls = max((seen.get(one.entity_id, 0) for one in found.unowned), default=0)
         membership.unowned = UnownedCount(len(found.unowned), stranded, found.quarantined, polls * membership.node.beat)
         late = membership.take_late()
