@@ -427,9 +427,9 @@ class TestLayers:
             ("cantrip_actors.machine.loop", "import anyio"),
             ("cantrip_actors.machine.loop", "from ..loom import store"),
             ("cantrip_actors.machine.loop", "from cantrip_actors import loom"),
-            ("cantrip_actors.loom.jsonl", "from cantrip_actors.circle import gates"),
+            ("cantrip_actors.loom.memory.jsonl", "from cantrip_actors.circle import gates"),
             (
-                "cantrip_actors.loom.jsonl",
+                "cantrip_actors.loom.memory.jsonl",
                 "def f():\n    from cantrip_actors.runtime.entity.entity_actor import Entity",
             ),
             ("cantrip_actors.crystal.families.openai", "from cantrip_actors import Runtime"),
@@ -445,7 +445,7 @@ class TestLayers:
         ("module", "source"),
         [
             ("cantrip_actors.terms.gate", "from .ward import Ward\nimport pydantic, enum, collections.abc"),
-            ("cantrip_actors.loom.jsonl", "from cantrip_actors.records.records import Turn\nimport os"),
+            ("cantrip_actors.loom.memory.jsonl", "from cantrip_actors.records.records import Turn\nimport os"),
             (
                 "cantrip_actors.runtime.entity.entity_actor",
                 "from supervisors import Actor\nfrom ..loom.store import Store",
@@ -680,6 +680,26 @@ def test_no_handler_of_a_group_of_exceptions_raises() -> None:
                     node.lineno for handler in handlers for node in ast.walk(handler) if isinstance(node, ast.Raise)
                 ]
                 assert raises == [], f"{path.name} {raises}"
+
+
+@pytest.mark.rule("K-21")
+def test_the_driver_of_an_entity_fits_on_a_few_screens() -> None:
+    driver = ROOT / "cantrip_actors" / "runtime" / "entity" / "driver.py"
+    assert len(driver.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+@pytest.mark.rule("K-41")
+@pytest.mark.parametrize("package", ["loom", "runtime"])
+def test_a_reader_who_opens_a_package_sees_at_most_a_dozen_entries(package: str) -> None:
+    entries = {path.name for path in (ROOT / "cantrip_actors" / package).iterdir()} - {"__pycache__"}
+    assert len(entries) <= 12, sorted(entries)
+
+
+@pytest.mark.rule("K-04")
+def test_only_the_mailbox_and_virtual_time_of_supervisors_know_a_backend() -> None:
+    imports = re.compile(r"^ *(?:import|from) (?:asyncio|trio)\b", re.MULTILINE)
+    files = {path.name for path in (ROOT / "supervisors").glob("*.py") if imports.search(path.read_text("utf-8"))}
+    assert files == {"waiting.py", "testing.py"}
 
 
 @pytest.mark.rule("Y-12")

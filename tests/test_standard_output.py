@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 ASKED = {
     "cantrip_actors/acp/stdio.py": "standard output is the connection to the editor",
     "cantrip_actors/circle/gates/grep.py": "a process of its own, whose output is its answer",
-    "cantrip_actors/loom/search.py": "a process of its own, whose output is its answer",
+    "cantrip_actors/loom/reading/search.py": "a process of its own, whose output is its answer",
 }
 """The files that may write to standard output, and why; the command line (`cli/`) does as well."""
 

@@ -53,7 +53,7 @@ class Use(NamedTuple):
 
 USES: tuple[Use, ...] = (
     Use("cantrip_actors/circle/gates/grep.py", "_main", "an entity's pattern: the process is killed after its time"),
-    Use("cantrip_actors/loom/search.py", "", "a reader's expression: the process is killed after its time"),
+    Use("cantrip_actors/loom/reading/search.py", "", "a reader's expression: the process is killed after its time"),
     Use(
         "cantrip_actors/crystal/provider.py",
         "Family.learn",

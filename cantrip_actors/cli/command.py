@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cantrip_actors import Cantrip, Episode, Loom, Runtime
     from cantrip_actors.cli.loom_views import Finder
     from cantrip_actors.loom import Store
-    from cantrip_actors.loom.seal_key import GivenKey
+    from cantrip_actors.loom.seal.seal_key import GivenKey
 
 __all__ = ["LOOM"]
 
@@ -366,7 +366,7 @@ def intent_with_files(intent: str, images: list[str] | None, files: list[str] | 
 
 def read_duration(text: str, option: str) -> float:
     """Return a duration, like "10m", or a number of seconds, in seconds. Raises typer.BadParameter."""
-    from cantrip_actors.loom.retention import parse_seconds
+    from cantrip_actors.loom.maintenance.retention import parse_seconds
 
     try:
         return parse_seconds(float(text) if text.replace(".", "", 1).isdecimal() else text)

@@ -524,7 +524,7 @@ def entities(
         if would_move:
             _print_moves(opened, loom, recipes or (), as_json=as_json)
             return
-        from cantrip_actors.loom.selection import Selection, format_since
+        from cantrip_actors.loom.stores.selection import Selection, format_since
 
         earliest = None if since is None else format_since(since)
         selection = Selection(cast("State | None", state), "lasting", cantrip, prefix, earliest)

@@ -34,7 +34,7 @@ def events(
     events; with --follow, those from now on. Secrets are redacted.
     """
     with open_for_reading(loom, json=False) as (opened, _):
-        from cantrip_actors.loom.redaction import redacted_loom
+        from cantrip_actors.loom.reading.redaction import redacted_loom
         from cantrip_actors.redact.redactor import Redactor
         from cantrip_actors.runtime.events.loom_log import LoomLog
         from cantrip_actors.stream.events import build_event_fields

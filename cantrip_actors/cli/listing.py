@@ -11,7 +11,7 @@ from cantrip_actors.cli import output
 
 if TYPE_CHECKING:
     from cantrip_actors import Loom
-    from cantrip_actors.loom.selection import ListedEntity, Selection
+    from cantrip_actors.loom.stores.selection import ListedEntity, Selection
 
 ListedState = Annotated[
     str | None, typer.Option("--state", help="Only those in this state, such as active, waiting or failed.")

@@ -73,7 +73,7 @@ def ls(
     """List the newest entities that were cast, oldest first."""
     with open_for_reading(loom, json=as_json) as (opened, _):
         from cantrip_actors.cli import loom_views as views
-        from cantrip_actors.loom.selection import Selection, format_since
+        from cantrip_actors.loom.stores.selection import Selection, format_since
 
         earliest = None if since is None else format_since(since)
         selection = Selection(cast("State | None", state), cantrip=cantrip, since=earliest)

@@ -114,7 +114,7 @@ def migrate(url: LoomArgument, as_json: Json = False) -> None:
     """Upgrade the tables of an earlier version to the current one, in one transaction; make a backup first."""
     with report_errors(json=as_json, loom=url):
         from cantrip_actors.cli.errors import LoomUnusable
-        from cantrip_actors.loom.migration import EarlierTables
+        from cantrip_actors.loom.tables.migration import EarlierTables
 
         try:
             check_exists(url)

@@ -21,8 +21,8 @@ from cantrip_actors.cli.output import short
 
 if TYPE_CHECKING:
     from cantrip_actors import Loom
-    from cantrip_actors.loom.search import Hit
-    from cantrip_actors.loom.statistics import Tally
+    from cantrip_actors.loom.reading.search import Hit
+    from cantrip_actors.loom.reading.statistics import Tally
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -159,8 +159,8 @@ def search(
     from dataclasses import asdict, replace
     from itertools import islice
 
-    from cantrip_actors.loom.search import Query
-    from cantrip_actors.loom.search import search as search_loom
+    from cantrip_actors.loom.reading.search import Query
+    from cantrip_actors.loom.reading.search import search as search_loom
     from cantrip_actors.terms.errors import LoomError
 
     try:
@@ -208,7 +208,7 @@ def stats(
 ) -> None:
     """Count turns, tokens, cost, durations, errors and rewards, in all and for each gate."""
     with open_for_reading(loom, json=as_json) as (opened, finder):
-        from cantrip_actors.loom.statistics import statistics
+        from cantrip_actors.loom.reading.statistics import statistics
 
         counted = statistics(opened, None if id is None else finder.owner(id))
         output.show(counted.as_json(), _render_statistics(counted), as_json=as_json)
@@ -235,7 +235,7 @@ def _render_statistics(counted: Tally) -> Iterator[str]:
 
 def _redact(loom: Loom, *, as_it_is: bool, show_images: bool = True) -> Loom:
     """Return the loom without secrets, unless `as_it_is`, and with images if `show_images`."""
-    from cantrip_actors.loom.redaction import redacted_loom
+    from cantrip_actors.loom.reading.redaction import redacted_loom
     from cantrip_actors.redact.redactor import Redactor
 
     if as_it_is:

@@ -17,7 +17,7 @@ from cantrip_actors.cli.output import one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.loom.export.conversation import Heard, list_messages_by_turn
-from cantrip_actors.loom.view import make_unchecked
+from cantrip_actors.loom.reading.view import make_unchecked
 from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.terms.image import add_labels
 from cantrip_actors.terms.model_input import ModelInput

@@ -31,7 +31,7 @@ from cantrip_actors.dispatch.record import Record, make_approval, make_unblockin
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
-from cantrip_actors.loom.sealed_log import delete_log
+from cantrip_actors.loom.seal.sealed_log import delete_log
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.arguments import check_kind
 

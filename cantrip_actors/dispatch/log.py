@@ -1,7 +1,7 @@
 """The logs of dispatches: `<folder>/<id>.jsonl`, one line for each entry, written once and never changed.
 
-A log is a `SealedLog` (`loom/sealed_log.py`): created whole or not at all, appended under the file's lock, on the disk
-when `append` returns, repaired after a torn write, verified line by line. This file adds the rules of dispatches:
+A log is a `SealedLog` (`loom/seal/sealed_log.py`): created whole or not at all, appended under the file's lock, on the
+disk when `append` returns, repaired after a torn write, verified line by line. This file adds the rules of dispatches:
 
 - Every append asks the rules of `rules.py` first, for the state of the moment. A refused event changes no byte.
 - Every line carries the contract's hash. The chain begins with the dispatch's id.
@@ -38,10 +38,10 @@ from cantrip_actors.dispatch.record import Record, apply, make_follow_up
 from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
-from cantrip_actors.loom.line_file import describe_failure
-from cantrip_actors.loom.seal_key import UNSEALED, SealKey, derive_log_seal, read_secret
-from cantrip_actors.loom.sealed_log import BrokenLine, Disk, SealedLog
-from cantrip_actors.loom.verify import Heads
+from cantrip_actors.loom.integrity.verify import Heads
+from cantrip_actors.loom.seal.line_file import describe_failure
+from cantrip_actors.loom.seal.seal_key import UNSEALED, SealKey, derive_log_seal, read_secret
+from cantrip_actors.loom.seal.sealed_log import BrokenLine, Disk, SealedLog
 from cantrip_actors.own_files.claims import claim_folder, hold
 from cantrip_actors.redact.logs import get_logger
 

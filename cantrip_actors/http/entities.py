@@ -21,7 +21,7 @@ from cantrip_actors.http.files import check_intent, history_of, intent_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape
 from cantrip_actors.loom.export.shapes import outcome_shape
-from cantrip_actors.loom.selection import Selection, format_since
+from cantrip_actors.loom.stores.selection import Selection, format_since
 from cantrip_actors.runtime.time.submissions import Submission
 
 ENTITIES = "/api/v1/entities"

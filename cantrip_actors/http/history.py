@@ -23,8 +23,8 @@ from cantrip_actors.loom.export.shapes import usage_shape
 from cantrip_actors.loom.export.spending import read_spending
 from cantrip_actors.loom.export.story import build_item, read_page
 from cantrip_actors.loom.export.thread import build_turn_fields
-from cantrip_actors.loom.search import Hit, Query, search
-from cantrip_actors.loom.statistics import statistics
+from cantrip_actors.loom.reading.search import Hit, Query, search
+from cantrip_actors.loom.reading.statistics import statistics
 from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.period import find_zone
 

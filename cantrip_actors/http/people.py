@@ -9,7 +9,7 @@ from cantrip_actors.http.entities import check_cursor
 from cantrip_actors.http.files import answer_of
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.shapes import request_shape
-from cantrip_actors.loom.selection import Page
+from cantrip_actors.loom.stores.selection import Page
 
 
 async def list_requests(call: HttpCall) -> JsonAnswer:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from cantrip_actors import Cantrip, Episode, Loom, Request
 from cantrip_actors.loom import QuarantineRow
 from cantrip_actors.loom.export.shapes import listed_shape, outcome_shape, usage_shape
-from cantrip_actors.loom.overview import read_overview
+from cantrip_actors.loom.reading.overview import read_overview
 from cantrip_actors.records.records import Header
 
 

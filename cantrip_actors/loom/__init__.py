@@ -3,16 +3,32 @@
 `open_store` opens a store of records, `Loom` reads it as turns, threads and subtrees, `open_loom` does both.
 """
 
-from cantrip_actors.loom.backup import Compacted, backup_loom, compact_loom
-from cantrip_actors.loom.checkpoints import StoredCheckpoint, Tip
-from cantrip_actors.loom.copy import copy_loom
-from cantrip_actors.loom.damage import DamagedLoom
 from cantrip_actors.loom.export.thread import thread_jsonl
-from cantrip_actors.loom.facts import EntityFacts
-from cantrip_actors.loom.forget import Forgotten, Quote, Wanted, begin_forget, find_forks, forget_entities
-from cantrip_actors.loom.inbox import InboxFull, KeyUsed, QueueFull, Taken
-from cantrip_actors.loom.jsonl import JsonlStore
-from cantrip_actors.loom.lease import (
+from cantrip_actors.loom.integrity.copy import copy_loom
+from cantrip_actors.loom.integrity.repair import Repaired
+from cantrip_actors.loom.integrity.verify import Fault, Heads, Verified, collect_heads, verify_loom
+from cantrip_actors.loom.maintenance.backup import Compacted, backup_loom, compact_loom
+from cantrip_actors.loom.maintenance.forget import Forgotten, Quote, Wanted, begin_forget, find_forks, forget_entities
+from cantrip_actors.loom.maintenance.retention import (
+    Duration,
+    Pruned,
+    Retention,
+    find_expired,
+    keep_for,
+    parse_retention,
+    prune_loom,
+)
+from cantrip_actors.loom.memory.jsonl import JsonlStore
+from cantrip_actors.loom.memory.memory import MemoryStore
+from cantrip_actors.loom.opening import open_store, repair_loom
+from cantrip_actors.loom.reading.view import Loom, State, open_loom
+from cantrip_actors.loom.seal.seal_key import SealKey, WrongSealKey
+from cantrip_actors.loom.sqlite.sqlite import SqliteStore
+from cantrip_actors.loom.stores.checkpoints import StoredCheckpoint, Tip
+from cantrip_actors.loom.stores.damage import DamagedLoom
+from cantrip_actors.loom.stores.facts import EntityFacts
+from cantrip_actors.loom.stores.inbox import InboxFull, KeyUsed, QueueFull, Taken
+from cantrip_actors.loom.stores.lease import (
     Fenced,
     Held,
     Lease,
@@ -23,25 +39,9 @@ from cantrip_actors.loom.lease import (
     service_lease,
     this_process,
 )
-from cantrip_actors.loom.memory import MemoryStore
-from cantrip_actors.loom.migration import Migrate, Migrated
-from cantrip_actors.loom.opening import open_store, repair_loom
-from cantrip_actors.loom.repair import Repaired
-from cantrip_actors.loom.retention import (
-    Duration,
-    Pruned,
-    Retention,
-    find_expired,
-    keep_for,
-    parse_retention,
-    prune_loom,
-)
-from cantrip_actors.loom.seal_key import SealKey, WrongSealKey
-from cantrip_actors.loom.selection import ListedEntity, Page, Selection
-from cantrip_actors.loom.sqlite import SqliteStore
-from cantrip_actors.loom.store import Durability, Store, Unsure
-from cantrip_actors.loom.verify import Fault, Heads, Verified, collect_heads, verify_loom
-from cantrip_actors.loom.view import Loom, State, open_loom
+from cantrip_actors.loom.stores.selection import ListedEntity, Page, Selection
+from cantrip_actors.loom.stores.store import Durability, Store, Unsure
+from cantrip_actors.loom.tables.migration import Migrate, Migrated
 from cantrip_actors.machine.project import ClientCall, Round
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import SCHEMA, decode, encode

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from cantrip_actors.loom.damage import DamagedLoom
-from cantrip_actors.loom.migration import Migrate
-from cantrip_actors.loom.seal_key import GivenKey, SealKey, read_secret
-from cantrip_actors.loom.store import Durability, Store
+from cantrip_actors.loom.seal.seal_key import GivenKey, SealKey, read_secret
+from cantrip_actors.loom.stores.damage import DamagedLoom
+from cantrip_actors.loom.stores.store import Durability, Store
+from cantrip_actors.loom.tables.migration import Migrate
 from cantrip_actors.own_files.modes import HOME
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError, suggest_nearest
 
 if TYPE_CHECKING:
-    from cantrip_actors.loom.repair import Repaired
+    from cantrip_actors.loom.integrity.repair import Repaired
 
 
 def open_store(
@@ -69,7 +69,7 @@ def open_store(
         raise LoomError("seal_key=False is for reading: give the key of the loom to write to it")
     scheme, rest, query = _split(text)
     if scheme == "memory":
-        from cantrip_actors.loom.memory import MemoryStore
+        from cantrip_actors.loom.memory.memory import MemoryStore
 
         if read_only:
             raise LoomError("memory: cannot be opened read-only: it is always empty when it is opened")
@@ -82,14 +82,14 @@ def open_store(
         if not (read_only or create):
             _check_folder(text, path.absolute().parent)
         if scheme == "jsonl":
-            from cantrip_actors.loom.jsonl import JsonlStore
+            from cantrip_actors.loom.memory.jsonl import JsonlStore
 
             return JsonlStore(path, read_only=read_only, seal_key=seal_key, **options)
-        from cantrip_actors.loom.sqlite import SqliteStore
+        from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 
         return SqliteStore(path, read_only=read_only, seal_key=seal_key, **options)
     try:
-        from cantrip_actors.loom.postgres import PostgresStore
+        from cantrip_actors.loom.postgres.postgres import PostgresStore
     except ImportError as error:
         raise LoomError(f"a Postgres loom needs psycopg: install cantrip-actors[postgres] ({error})") from error
     address = f"{scheme}:{rest}" + (f"?{urlencode(more, quote_via=quote)}" if more else "")
@@ -184,7 +184,7 @@ def _parse_path(text: str, scheme: str, rest: str, query: str | None) -> Path:
 
 def _is_damaged(text: str, key: GivenKey) -> bool:
     """Return whether an existing loom cannot be read, or does not verify; a missing blob is not damage."""
-    from cantrip_actors.loom.verify import verify_loom
+    from cantrip_actors.loom.integrity.verify import verify_loom
 
     try:
         with open_store(text, read_only=True, seal_key=key) as store:
@@ -200,7 +200,7 @@ def repair_loom(url: str | os.PathLike[str], *, seal_key: SealKey | None = None)
 
     Raises LoomError for a loom that is not a file or has no readable part, WrongSealKey.
     """
-    from cantrip_actors.loom.repair import repair_file
+    from cantrip_actors.loom.integrity.repair import repair_file
 
     text = os.fspath(url)
     scheme, rest, query = _split(text)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.loom.selection import ListedEntity, Selection
+from cantrip_actors.loom.stores.selection import ListedEntity, Selection
 from cantrip_actors.records.records import Record
 from cantrip_actors.stream.events import (
     EntityEndedEvent,

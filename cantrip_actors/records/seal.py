@@ -6,7 +6,7 @@ cannot show that its end is missing: a truncated loom looks like one that ended 
 fingerprint, to compare it with an earlier one.
 
 Without a key it is not a signature: a person who can write the loom can also write a new chain. With a key
-(`loom/seal_key.py`) only its holders can make a link.
+(`loom/seal/seal_key.py`) only its holders can make a link.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ file is its position in the text. In the JSON result of a gate the `handle` of a
 `label`: no text contains bytes.
 
 The bytes of a file read from a loom are looked up on first use. `crystal/images.py` encodes files for providers, and
-`loom/blobs.py` stores them.
+`loom/stores/blobs.py` stores them.
 
 This module does no I/O except in `File.read`, which only users call.
 """

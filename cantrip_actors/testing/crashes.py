@@ -18,7 +18,7 @@ from anyio.lowlevel import current_token
 
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.loom import MemoryStore, Store
-from cantrip_actors.loom.store import Postponed
+from cantrip_actors.loom.stores.store import Postponed
 from cantrip_actors.runtime.face.runtime import Runtime
 from cantrip_actors.terms.arguments import check_kind, check_whole, is_number
 from cantrip_actors.terms.errors import LoomError

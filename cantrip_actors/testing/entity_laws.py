@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from cantrip_actors.loom import Loom, Store, verify_loom
-from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.loom.reading.view import fold_entity
 from cantrip_actors.machine.project import get_status, sum_usage
 from cantrip_actors.records.records import Record
 from cantrip_actors.runtime.face.work import Work

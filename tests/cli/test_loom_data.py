@@ -7,7 +7,8 @@ import pytest
 
 from cantrip_actors import Runtime
 from cantrip_actors.cli.loom_data import _with_option
-from cantrip_actors.loom import open_store, schema, verify_loom
+from cantrip_actors.loom import open_store, verify_loom
+from cantrip_actors.loom.tables import schema
 from tests.runtime.spells import cantrip as spell
 from tests.runtime.spells import done
 

@@ -149,7 +149,7 @@ def forgetful(shape, records, state, whole=loading.fold_log):
 loading.fold_log = forgetful
 """
 ACKNOWLEDGES_TOO_SOON = """
-from cantrip_actors.loom.jsonl import JsonlStore
+from cantrip_actors.loom.memory.jsonl import JsonlStore
 def lazy(self, records, *leases, taken=(), post=(), timers=(), whole=JsonlStore.append, waiting=[]):
     if waiting:
         late, mail = waiting.pop()

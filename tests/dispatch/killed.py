@@ -23,8 +23,8 @@ import anyio
 
 from cantrip_actors import Runtime, gate, scripted
 from cantrip_actors.dispatch import Dispatcher, Dispatches
-from cantrip_actors.loom.jsonl import JsonlStore
-from cantrip_actors.loom.line_file import Disk
+from cantrip_actors.loom.memory.jsonl import JsonlStore
+from cantrip_actors.loom.seal.line_file import Disk
 from tests.dispatch.contracts import contract
 from tests.dispatch.entities import FINISH, in_order, progress, say, worker
 

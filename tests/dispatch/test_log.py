@@ -25,7 +25,7 @@ from cantrip_actors.dispatch import (
     UnknownDispatch,
 )
 from cantrip_actors.loom import KeyUsed
-from cantrip_actors.loom.line_file import Disk
+from cantrip_actors.loom.seal.line_file import Disk
 from cantrip_actors.records.seal import seal
 from tests.dispatch.contracts import AT, contract
 from tests.exhaustive import part

@@ -4,7 +4,7 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, Loom, Runtime, scripted
 from cantrip_actors.http.shapes import entity_shape
-from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.loom.reading.view import fold_entity
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import done, say
 
@@ -21,6 +21,8 @@ async def test_the_state_and_the_episode_of_an_entity_are_of_one_moment(monkeypa
         def fold_before(loom: Loom, entity_id: str) -> object:
             return earlier.pop() if earlier else fold_entity(loom, entity_id)
 
-        monkeypatch.setattr("cantrip_actors.loom.overview.fold_entity", fold_before)  # the second one ends meanwhile
+        monkeypatch.setattr(
+            "cantrip_actors.loom.reading.overview.fold_entity", fold_before
+        )  # the second one ends meanwhile
         shape = entity_shape(loom, loom.header(entity.id), [])
     assert (shape["state"], shape["episode"]["reason"]) == ("idle", "terminated")

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from cantrip_actors.loom import SqliteStore
-from cantrip_actors.loom.sqlite_connections import Readers
+from cantrip_actors.loom.sqlite.sqlite_connections import Readers
 
 
 class Watched:

@@ -8,10 +8,11 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.loom import DamagedLoom, SqliteStore, acknowledged, backup_loom, forget_entities, open_store
-from cantrip_actors.loom.forget import Wanted
+from cantrip_actors.loom import DamagedLoom, SqliteStore, backup_loom, forget_entities, open_store
+from cantrip_actors.loom.integrity.verify import verify_loom
+from cantrip_actors.loom.maintenance.forget import Wanted
 from cantrip_actors.loom.opening import repair_loom
-from cantrip_actors.loom.verify import verify_loom
+from cantrip_actors.loom.sqlite import acknowledged
 from cantrip_actors.records.records import Ended
 from cantrip_actors.records.submissions import SubmissionRow
 from tests.loom.histories import AT, header, run, turn

@@ -8,9 +8,10 @@ from functools import partial
 
 import pytest
 
-from cantrip_actors.loom import SqliteStore, sqlite
-from cantrip_actors.loom.sqlite_connections import BUDGET, STATEMENT
-from cantrip_actors.loom.store import Postponed
+from cantrip_actors.loom import SqliteStore
+from cantrip_actors.loom.sqlite import sqlite
+from cantrip_actors.loom.sqlite.sqlite_connections import BUDGET, STATEMENT
+from cantrip_actors.loom.stores.store import Postponed
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import IntentGiven, Steered
 from tests.loom.histories import AT, header, run, turn

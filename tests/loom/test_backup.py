@@ -28,7 +28,7 @@ from cantrip_actors.loom import (
     this_process,
     verify_loom,
 )
-from cantrip_actors.loom.retention import parse_retention, parse_seconds
+from cantrip_actors.loom.maintenance.retention import parse_retention, parse_seconds
 from cantrip_actors.own_files.claims import list_loom_files
 from cantrip_actors.records.codec import Newer
 from cantrip_actors.records.records import Ended, IntentGiven, Rewarded

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
 from cantrip_actors.loom import Loom, copy_loom, open_store, verify_loom
-from cantrip_actors.loom.jsonl import JsonlStore
-from cantrip_actors.loom.line_file import Disk
-from cantrip_actors.loom.memory import MemoryStore
-from cantrip_actors.loom.redaction import redact_record, redacted_loom
+from cantrip_actors.loom.memory.jsonl import JsonlStore
+from cantrip_actors.loom.memory.memory import MemoryStore
+from cantrip_actors.loom.reading.redaction import redact_record, redacted_loom
+from cantrip_actors.loom.seal.line_file import Disk
 from cantrip_actors.machine.project import read_turns
 from cantrip_actors.records.blob import Blob, Snapshot, make_reference
 from cantrip_actors.records.codec import decode, encode

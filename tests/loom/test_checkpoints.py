@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
 from cantrip_actors.loom import Fenced, Loom, SqliteStore, Tip, copy_loom, open_store, verify_loom
-from cantrip_actors.loom.checkpoints import decode_checkpoint, encode_checkpoint
-from cantrip_actors.loom.redaction import redacted_loom
+from cantrip_actors.loom.reading.redaction import redacted_loom
+from cantrip_actors.loom.stores.checkpoints import decode_checkpoint, encode_checkpoint
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.records import Ended, IntentGiven, Steered
 from cantrip_actors.redact.redactor import Redactor

@@ -65,7 +65,7 @@ def test_copying_an_entity_that_the_target_has_is_refused_as_a_whole(store, tmp_
 
 
 def test_many_records_are_copied_in_several_batches(store, tmp_path, monkeypatch):
-    monkeypatch.setattr("cantrip_actors.loom.copy.BATCH", 7)
+    monkeypatch.setattr("cantrip_actors.loom.integrity.copy.BATCH", 7)
     with open_store(tmp_path / "a.jsonl") as source:
         for number in range(20):
             source.append(run(f"e{number}", f"t{number}"))

@@ -18,14 +18,14 @@ from cantrip_actors.loom import (
     find_forks,
     forget_entities,
     open_store,
-    table_forget,
     this_process,
     thread_jsonl,
     verify_loom,
 )
-from cantrip_actors.loom.line_file import Disk
-from cantrip_actors.loom.postgres_connection import Sql
-from cantrip_actors.loom.sqlite import SqliteStore
+from cantrip_actors.loom.postgres.postgres_connection import Sql
+from cantrip_actors.loom.seal.line_file import Disk
+from cantrip_actors.loom.sqlite.sqlite import SqliteStore
+from cantrip_actors.loom.tables import table_forget
 from cantrip_actors.machine.project import Life, as_forgotten
 from cantrip_actors.machine.project.conversation import build_conversation
 from cantrip_actors.records.blob import Blob
@@ -436,7 +436,7 @@ def forget_and_die(place, step, monkeypatch):
             disk = Disk(
                 write=counted(os.write, count), truncate=counted(os.ftruncate, count), sync=counted(os.fsync, count)
             )
-            monkeypatch.setattr("cantrip_actors.loom.jsonl.Disk", lambda: disk)
+            monkeypatch.setattr("cantrip_actors.loom.memory.jsonl.Disk", lambda: disk)
             monkeypatch.setattr(Path, "replace", counted(Path.replace, count))
             monkeypatch.setattr(Path, "unlink", counted(Path.unlink, count))
         elif place.kind == "sqlite":

@@ -24,15 +24,15 @@ from cantrip_actors.loom import (
     Taken,
     Timer,
     copy_loom,
-    jsonl,
     mark_gone,
     open_store,
-    sqlite,
     this_process,
     verify_loom,
 )
-from cantrip_actors.loom.line_file import Disk
-from cantrip_actors.loom.postgres import POSTING
+from cantrip_actors.loom.memory import jsonl
+from cantrip_actors.loom.postgres.postgres import POSTING
+from cantrip_actors.loom.seal.line_file import Disk
+from cantrip_actors.loom.sqlite import sqlite
 from cantrip_actors.records.mail import CONTROL, INTENTS, decode_mail, encode_mail, get_key
 from cantrip_actors.records.records import Ended, IntentGiven, MailRefused, Steered
 from cantrip_actors.terms.image import Image

@@ -14,18 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from cantrip_actors.loom import (
-    DamagedLoom,
-    JsonlStore,
-    Wanted,
-    begin_forget,
-    forget_entities,
-    jsonl,
-    line_file,
-    open_store,
-    verify_loom,
-)
-from cantrip_actors.loom.line_file import Disk
+from cantrip_actors.loom import DamagedLoom, JsonlStore, Wanted, begin_forget, forget_entities, open_store, verify_loom
+from cantrip_actors.loom.memory import jsonl
+from cantrip_actors.loom.seal import line_file
+from cantrip_actors.loom.seal.line_file import Disk
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended

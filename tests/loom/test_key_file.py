@@ -76,7 +76,7 @@ def test_processes_that_begin_at_once_have_the_same_key(path):
     with open_store(path) as store:
         store.append(run("e", "t1"))
     program = (
-        "import sys; from pathlib import Path; from cantrip_actors.loom.key_file import read_key\n"
+        "import sys; from pathlib import Path; from cantrip_actors.loom.seal.key_file import read_key\n"
         "print(read_key(Path(sys.argv[1]), make=True).hex())"
     )
     started = [python(program, path) for _ in range(3)]

@@ -17,13 +17,13 @@ from cantrip_actors.loom import (
     Quarantined,
     QuarantineRow,
     SqliteStore,
-    lease,
     mark_gone,
     open_store,
-    sqlite,
     this_process,
 )
-from cantrip_actors.loom.lease import is_alive, is_gone
+from cantrip_actors.loom.sqlite import sqlite
+from cantrip_actors.loom.stores import lease
+from cantrip_actors.loom.stores.lease import is_alive, is_gone
 from cantrip_actors.records.records import Committed, Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import AT, header, run, turn

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from cantrip_actors.loom import Loom, Store, Wanted, copy_loom, forget_entities, open_store, verify_loom
-from cantrip_actors.loom.redaction import redacted_loom
-from cantrip_actors.loom.selection import ListedEntity, Selection, find_prefix_end
-from cantrip_actors.loom.table_listing import write_selection
+from cantrip_actors.loom.reading.redaction import redacted_loom
+from cantrip_actors.loom.stores.selection import ListedEntity, Selection, find_prefix_end
+from cantrip_actors.loom.tables.table_listing import write_selection
 from cantrip_actors.machine.project import find_cantrip, find_status
 from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.records.records import (

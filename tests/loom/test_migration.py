@@ -7,7 +7,8 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from cantrip_actors.loom import open_store, schema, verify_loom
+from cantrip_actors.loom import open_store, verify_loom
+from cantrip_actors.loom.tables import schema
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import run
 from tests.loom.test_store import SHARED, Place

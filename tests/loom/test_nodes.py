@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cantrip_actors.loom import Fenced, Quarantined, mark_gone, this_process
-from cantrip_actors.loom.nodes import NodeInfo
+from cantrip_actors.loom.stores.nodes import NodeInfo
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Ended, IntentGiven
 from tests.loom.histories import AT, header, turn

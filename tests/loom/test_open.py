@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cantrip_actors.loom import JsonlStore, MemoryStore, SqliteStore, open_loom, open_store
-from cantrip_actors.loom.store import Postponed
+from cantrip_actors.loom.stores.store import Postponed
 from cantrip_actors.terms.errors import LoomError
 from tests.loom.histories import run
 

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from cantrip_actors import Call, Cantrip, Circle, LoomError, Runtime, scripted
 from cantrip_actors.dispatch import Dispatches
+from cantrip_actors.loom.integrity.verify import verify_loom
 from cantrip_actors.loom.opening import open_store
-from cantrip_actors.loom.verify import verify_loom
 from cantrip_actors.wards import max_turns
 from tests.dispatch.contracts import contract
 

@@ -13,9 +13,10 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
-from cantrip_actors.loom import Held, Mail, open_store, postgres, this_process, verify_loom
-from cantrip_actors.loom.postgres import PostgresStore
-from cantrip_actors.loom.schema import VERSION
+from cantrip_actors.loom import Held, Mail, open_store, this_process, verify_loom
+from cantrip_actors.loom.postgres import postgres
+from cantrip_actors.loom.postgres.postgres import PostgresStore
+from cantrip_actors.loom.tables.schema import VERSION
 from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.loom import postgres as servers
@@ -308,7 +309,7 @@ def test_an_id_that_a_database_cannot_store_is_refused(store, entity):
 def test_a_missing_psycopg_is_named_with_what_to_install(monkeypatch):
     import sys
 
-    monkeypatch.setitem(sys.modules, "cantrip_actors.loom.postgres", None)
+    monkeypatch.setitem(sys.modules, "cantrip_actors.loom.postgres.postgres", None)
     with pytest.raises(LoomError, match=r"install cantrip-actors\[postgres\]"):
         open_store("postgresql:///x")
 

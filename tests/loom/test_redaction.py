@@ -13,8 +13,8 @@ from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.loom.export.pairs import pairs_jsonl
 from cantrip_actors.loom.export.thread import thread_jsonl
-from cantrip_actors.loom.redaction import redact_record, redacted_loom
-from cantrip_actors.loom.search import Query, search
+from cantrip_actors.loom.reading.redaction import redact_record, redacted_loom
+from cantrip_actors.loom.reading.search import Query, search
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.records import IntentGiven, Rewarded, Steered
 from cantrip_actors.redact.redactor import Redactor

@@ -7,7 +7,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from cantrip_actors.loom.nodes import NodeInfo
+from cantrip_actors.loom.stores.nodes import NodeInfo
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.submissions import SubmissionPosition, SubmissionRow, encode_submission
 from tests.exhaustive import EXHAUSTIVE

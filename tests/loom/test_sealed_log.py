@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.loom.sealed_log import BrokenLine, Disk, SealedLog
+from cantrip_actors.loom.seal.sealed_log import BrokenLine, Disk, SealedLog
 
 FIRST = b'{"n":0}'
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 
 from cantrip_actors import LoomError
-from cantrip_actors.loom.search import AROUND, Query, search
+from cantrip_actors.loom.reading.search import AROUND, Query, search
 from tests.loom.histories import header, histories, texts, turn
 from tests.loom.test_view import FAMILY, loom_of
 from tests.loom.told import written_once

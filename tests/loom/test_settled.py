@@ -2,7 +2,7 @@
 
 import pytest
 
-from cantrip_actors.loom.settled import SETTLES_AFTER, count_settled
+from cantrip_actors.loom.stores.settled import SETTLES_AFTER, count_settled
 from cantrip_actors.looms import IntentGiven
 from cantrip_actors.stream.reading import format_instant
 

@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.loom import SqliteStore, open_store, schema, sqlite
-from cantrip_actors.loom import write_ahead as checkpoint
-from cantrip_actors.loom.schema import VERSION
+from cantrip_actors.loom import SqliteStore, open_store
+from cantrip_actors.loom.sqlite import sqlite
+from cantrip_actors.loom.sqlite import write_ahead as checkpoint
+from cantrip_actors.loom.tables import schema
+from cantrip_actors.loom.tables.schema import VERSION
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended, IntentGiven

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.loom.statistics import Durations, statistics, tally
+from cantrip_actors.loom.reading.statistics import Durations, statistics, tally
 from cantrip_actors.terms.messages import NO_USAGE
 from tests.loom.histories import histories
 from tests.loom.test_view import FAMILY, loom_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from cantrip_actors.loom import Loom, Store, open_store, thread_jsonl
-from cantrip_actors.loom.store import Postponed
+from cantrip_actors.loom.stores.store import Postponed
 from cantrip_actors.records.records import Committed, Ended, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from conformance.postgres import drop

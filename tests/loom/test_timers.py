@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import EntityEnded, KeyUsed, LoomError
-from cantrip_actors.loom import Mail, SqliteStore, Timer, copy_loom, jsonl, open_store, verify_loom
-from cantrip_actors.loom.jsonl import JsonlStore
-from cantrip_actors.loom.line_file import Disk
+from cantrip_actors.loom import Mail, SqliteStore, Timer, copy_loom, open_store, verify_loom
+from cantrip_actors.loom.memory import jsonl
+from cantrip_actors.loom.memory.jsonl import JsonlStore
+from cantrip_actors.loom.seal.line_file import Disk
 from cantrip_actors.records.records import Ended, Steered
 from cantrip_actors.records.timers import FIRST, Due, Rule, Scheduled, decode_timer, encode_timer
 from cantrip_actors.terms.image import Image

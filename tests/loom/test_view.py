@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.loom import Loom, open_store
-from cantrip_actors.loom.statistics import statistics
+from cantrip_actors.loom.reading.statistics import statistics
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,

@@ -10,7 +10,7 @@ import pytest
 from cantrip_actors import Cantrip, LoomError, Node, Queue, Runtime, scripted
 from cantrip_actors.crystals import Limits, limited
 from cantrip_actors.loom import Fenced
-from cantrip_actors.loom.nodes import NodeInfo
+from cantrip_actors.loom.stores.nodes import NodeInfo
 from cantrip_actors.machine.node import Renewed
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.runtime.nodes.membership import Membership

@@ -13,7 +13,7 @@ from cantrip_actors.circle.gates.fetch_request import parse_url
 from cantrip_actors.cli.main import main
 from cantrip_actors.crystal.client import Client
 from cantrip_actors.crystal.constructors import local, openai
-from cantrip_actors.loom.backup import backup_loom
+from cantrip_actors.loom.maintenance.backup import backup_loom
 from cantrip_actors.loom.opening import open_store, repair_loom
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidCantrip

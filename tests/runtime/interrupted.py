@@ -17,7 +17,7 @@ import anyio
 
 from cantrip_actors import BlockingRuntime, Cantrip, Circle, Message, Runtime, gate, scripted
 from cantrip_actors.loom import open_store
-from cantrip_actors.loom.verify import verify_loom
+from cantrip_actors.loom.integrity.verify import verify_loom
 from cantrip_actors.wards import max_depth, max_turns
 from tests.runtime.spells import done, say
 

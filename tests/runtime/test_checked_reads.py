@@ -6,10 +6,10 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, Runtime, scripted
 from cantrip_actors.loom import DamagedLoom, open_store
-from cantrip_actors.loom.search import Query, search
-from cantrip_actors.loom.statistics import statistics
-from cantrip_actors.loom.verify import verify_loom
-from cantrip_actors.loom.view import make_unchecked, open_loom
+from cantrip_actors.loom.integrity.verify import verify_loom
+from cantrip_actors.loom.reading.search import Query, search
+from cantrip_actors.loom.reading.statistics import statistics
+from cantrip_actors.loom.reading.view import make_unchecked, open_loom
 from cantrip_actors.wards import max_depth, max_turns
 from tests.loom.test_store import LASTING, anywhere
 

@@ -11,7 +11,7 @@ from cantrip_actors.loom import open_store, thread_jsonl, verify_loom
 from cantrip_actors.loom.export.chat import chat_jsonl
 from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.html import html_page
-from cantrip_actors.loom.statistics import statistics
+from cantrip_actors.loom.reading.statistics import statistics
 from cantrip_actors.runtime.events.loom_log import LoomLog
 from cantrip_actors.stream.reading import EventId
 from tests.loom.test_store import KINDS, Place

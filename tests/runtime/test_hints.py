@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from cantrip_actors import Cantrip, Circle, Node, Runtime, gate, scripted
-from cantrip_actors.loom.postgres import PostgresStore
+from cantrip_actors.loom.postgres.postgres import PostgresStore
 from cantrip_actors.runtime.mail import inboxes
 from cantrip_actors.wards import max_turns
 from tests.loom.postgres import fresh

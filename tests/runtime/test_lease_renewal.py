@@ -7,7 +7,7 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, Node, Runtime, gate, scripted
 from cantrip_actors.loom import Held, open_store
-from cantrip_actors.loom.nodes import NodeInfo
+from cantrip_actors.loom.stores.nodes import NodeInfo
 from cantrip_actors.runtime.loom import lease_renewal, loom_writer
 from cantrip_actors.wards import max_turns
 from tests.loom import postgres as servers

@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from cantrip_actors import LoomError, Runtime
-from cantrip_actors.loom import sqlite
-from cantrip_actors.loom.store import Locked
+from cantrip_actors.loom.sqlite import sqlite
+from cantrip_actors.loom.stores.store import Locked
 from tests.runtime.spells import cantrip, done
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("K-30")]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cantrip_actors import Cantrip, Circle, ProviderError, Runtime, UnknownEntity, scripted
-from cantrip_actors.loom.statistics import statistics
+from cantrip_actors.loom.reading.statistics import statistics
 from cantrip_actors.observe.overview import Overview
 from cantrip_actors.wards import max_turns
 

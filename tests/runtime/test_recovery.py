@@ -21,9 +21,10 @@ from cantrip_actors import (
     gate,
     scripted,
 )
-from cantrip_actors.loom import lease_store, sqlite
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.thread import thread_jsonl
+from cantrip_actors.loom.sqlite import sqlite
+from cantrip_actors.loom.stores import lease_store
 from cantrip_actors.records.records import Resumed, Utterance
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.runtime.entity.delegation import Delegation

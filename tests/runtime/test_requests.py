@@ -42,7 +42,7 @@ from cantrip_actors.gates import ask, question
 from cantrip_actors.loom import Store, thread_jsonl
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.html import html_page
-from cantrip_actors.loom.memory import MemoryStore
+from cantrip_actors.loom.memory.memory import MemoryStore
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_depth, max_tokens, max_turns, timeout
 from tests.exhaustive import part

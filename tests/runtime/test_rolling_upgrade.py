@@ -15,7 +15,7 @@ import pytest
 
 from cantrip_actors import LoomError, Node, Runtime
 from cantrip_actors.loom import open_store, verify_loom
-from cantrip_actors.loom.schema import READABLE_BY, VERSION
+from cantrip_actors.loom.tables.schema import READABLE_BY, VERSION
 from tests.loom import postgres as servers
 from tests.runtime.test_cluster import DESK, answering, crashing
 

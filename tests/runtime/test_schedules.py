@@ -24,7 +24,7 @@ from cantrip_actors import (
     scripted,
 )
 from cantrip_actors.gates import wake_me
-from cantrip_actors.loom.store import NextDue
+from cantrip_actors.loom.stores.store import NextDue
 from cantrip_actors.records.records import GateFinished, IntentGiven
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.time import scheduler

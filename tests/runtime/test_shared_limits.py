@@ -10,7 +10,7 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, LoomError, Node, Runtime
 from cantrip_actors.crystals import Limits, limited
-from cantrip_actors.loom.sqlite import SqliteStore
+from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.wards import max_turns
 from tests.forked import Forked

@@ -379,7 +379,7 @@ class TestUnusableSnapshots:
             raise LoomError("the disk is failing")
 
         def breaks(path: Path, image: Blob) -> None:
-            monkeypatch.setattr("cantrip_actors.loom.sqlite.SqliteStore.blob", broken)
+            monkeypatch.setattr("cantrip_actors.loom.sqlite.sqlite.SqliteStore.blob", broken)
 
         await self.fall(tmp_path, "sqlite", breaks)
 
@@ -430,7 +430,7 @@ class TestSecrets:
 
     async def test_snapshots_contain_secrets_and_a_redacted_loom_shows_no_snapshot(self, tmp_path: Path) -> None:
         from cantrip_actors.loom import Loom
-        from cantrip_actors.loom.redaction import redacted_loom
+        from cantrip_actors.loom.reading.redaction import redacted_loom
         from cantrip_actors.records.records import get_snapshot
         from cantrip_actors.redact.redactor import Redactor
 

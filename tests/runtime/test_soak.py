@@ -30,8 +30,8 @@ from cantrip_actors import (
     gate,
 )
 from cantrip_actors.crystal.constructors import anthropic
+from cantrip_actors.loom.integrity.verify import verify_loom
 from cantrip_actors.loom.opening import open_store
-from cantrip_actors.loom.verify import verify_loom
 from cantrip_actors.mcp.servers import McpServer
 from cantrip_actors.terms.tool_server import LostServer, Tool, ToolResult, ToolServer, ToolServerError
 from cantrip_actors.wards import max_depth, max_turns

@@ -33,9 +33,9 @@ from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.chat import chat_jsonl
 from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.html import html_page
-from cantrip_actors.loom.redaction import redacted_loom
-from cantrip_actors.loom.search import Query, search
-from cantrip_actors.loom.statistics import statistics
+from cantrip_actors.loom.reading.redaction import redacted_loom
+from cantrip_actors.loom.reading.search import Query, search
+from cantrip_actors.loom.reading.statistics import statistics
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.wards import max_depth, max_turns
 from tests.loom import postgres

@@ -17,7 +17,7 @@ from cantrip_actors import (
     gate,
     scripted,
 )
-from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.loom.reading.view import fold_entity
 from cantrip_actors.wards import max_turns
 
 pytestmark = pytest.mark.rule("Y-21")

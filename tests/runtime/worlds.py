@@ -18,7 +18,7 @@ import trio
 from hypothesis import strategies as st
 
 from cantrip_actors import Call, Cantrip, CantripError, Circle, Retry, Runtime, gate, scripted
-from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.loom.reading.view import fold_entity
 from cantrip_actors.machine.project import get_status
 from cantrip_actors.records.records import (
     ChildStarted,

@@ -17,10 +17,12 @@ from typing import Any, Final, NamedTuple
 
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.shared import AccountRequest, draw
-from cantrip_actors.loom import DamagedLoom, Fenced, Held, Lease, Quarantined, Unsure, lease, mark_gone, postgres
-from cantrip_actors.loom.lease import is_gone
-from cantrip_actors.loom.nodes import NodeInfo
-from cantrip_actors.loom.postgres import SILENCE
+from cantrip_actors.loom import DamagedLoom, Fenced, Held, Lease, Quarantined, Unsure, mark_gone
+from cantrip_actors.loom.postgres import postgres
+from cantrip_actors.loom.postgres.postgres import SILENCE
+from cantrip_actors.loom.stores import lease
+from cantrip_actors.loom.stores.lease import is_gone
+from cantrip_actors.loom.stores.nodes import NodeInfo
 from cantrip_actors.machine.node import (
     Checked,
     DrainBegan,

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from unittest.mock import patch
 
 from cantrip_actors.loom import Unsure
-from cantrip_actors.loom.sqlite import SqliteStore
+from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.machine import accept, loop
 from cantrip_actors.runtime.entity import loading
 from cantrip_actors.runtime.entity.delegation import Delegation

@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 
 import psycopg
 
-from cantrip_actors.loom.nodes import TABLES
-from cantrip_actors.loom.postgres import SILENCE, TURN
-from cantrip_actors.loom.schema import write_statements
+from cantrip_actors.loom.postgres.postgres import SILENCE, TURN
+from cantrip_actors.loom.stores.nodes import TABLES
+from cantrip_actors.loom.tables.schema import write_statements
 from tests.simulation.world import Process, Task, World
 
 __all__ = ["Change", "Server", "Session", "Transaction"]

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from cantrip_actors.loom import Lease
-from cantrip_actors.loom.postgres import PostgresStore
-from cantrip_actors.loom.postgres_connection import Sql
-from cantrip_actors.loom.seal_key import UNSEALED
-from cantrip_actors.loom.tables import _BY_KEY
+from cantrip_actors.loom.postgres.postgres import PostgresStore
+from cantrip_actors.loom.postgres.postgres_connection import Sql
+from cantrip_actors.loom.seal.seal_key import UNSEALED
+from cantrip_actors.loom.tables.tables import _BY_KEY
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.queues import free
 from cantrip_actors.terms.errors import LoomError

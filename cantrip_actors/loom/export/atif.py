@@ -21,7 +21,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
-from cantrip_actors.loom.blobs import address_of
 from cantrip_actors.loom.export.chat import build_tools, split_parts
 from cantrip_actors.loom.export.conversation import (
     Conversation,
@@ -37,7 +36,8 @@ from cantrip_actors.loom.export.conversation import (
 )
 from cantrip_actors.loom.export.folded import Fold, LeftItems, read_folds
 from cantrip_actors.loom.export.thread import build_decision, build_resume
-from cantrip_actors.loom.view import Loom
+from cantrip_actors.loom.reading.view import Loom
+from cantrip_actors.loom.stores.blobs import address_of
 from cantrip_actors.machine.context import render_utterance
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.terms.file import File

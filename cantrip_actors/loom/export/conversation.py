@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cantrip_actors.loom.view import Loom
+from cantrip_actors.loom.reading.view import Loom
 from cantrip_actors.machine.context import render_reply, render_result, render_unanswered, render_utterance
 from cantrip_actors.machine.program import render_result_text
 from cantrip_actors.machine.project import collect_rewards

@@ -18,9 +18,9 @@ from typing import Any
 
 from cantrip_actors.loom.export.shapes import listed_shape
 from cantrip_actors.loom.export.story import DurableEvent, build_item, read_durable
-from cantrip_actors.loom.overview import read_overview
-from cantrip_actors.loom.statistics import Tally, tally
-from cantrip_actors.loom.view import Loom
+from cantrip_actors.loom.reading.overview import read_overview
+from cantrip_actors.loom.reading.statistics import Tally, tally
+from cantrip_actors.loom.reading.view import Loom
 from cantrip_actors.machine.project import as_intent, find_cut_utterance, find_header_in_force, render_utterance
 from cantrip_actors.page.texts import bundle, fill_page, read_texts
 from cantrip_actors.records.codec import dump_json

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from cantrip_actors.loom.export.shapes import message_shape
-from cantrip_actors.loom.view import Loom
+from cantrip_actors.loom.reading.view import Loom
 from cantrip_actors.machine.context import build_view
 from cantrip_actors.machine.evolve import renew_call
 from cantrip_actors.machine.project import fold_log, make_fork_state

@@ -28,7 +28,7 @@ from cantrip_actors.loom.export.conversation import (
     build_item_messages,
     conversation_of,
 )
-from cantrip_actors.loom.view import Loom
+from cantrip_actors.loom.reading.view import Loom
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.terms.messages import Message
 

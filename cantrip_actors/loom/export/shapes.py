@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cantrip_actors.loom.export.thread import build_image_fields
-from cantrip_actors.loom.overview import EntityOverview
-from cantrip_actors.loom.view import Loom
+from cantrip_actors.loom.reading.overview import EntityOverview
+from cantrip_actors.loom.reading.view import Loom
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.messages import Message, Usage
 from cantrip_actors.terms.outcome import Outcome

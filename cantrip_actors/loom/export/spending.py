@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from cantrip_actors.loom.view import Loom
+from cantrip_actors.loom.reading.view import Loom
 from cantrip_actors.machine.project import list_usage_by_intent, list_usage_by_time
 from cantrip_actors.terms.arguments import check_choice
 from cantrip_actors.terms.errors import LoomError

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any, Final
 
-from cantrip_actors.loom.blobs import address_of
+from cantrip_actors.loom.stores.blobs import address_of
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Decided, Observation, Resumed
 from cantrip_actors.records.turn import Turn

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cantrip_actors.loom.export.conversation import build_item_messages, read_path
 from cantrip_actors.loom.export.folded import read_folds
-from cantrip_actors.loom.view import Loom
+from cantrip_actors.loom.reading.view import Loom
 from cantrip_actors.machine.project.conversation import Heard, Recalled, Said, build_conversation
 from cantrip_actors.terms.messages import Message, ThreadMessage
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 import anyio
 
 from cantrip_actors.loom import Held, KeyUsed, Loom, name_lease
-from cantrip_actors.loom.view import fold_entity, make_checked
+from cantrip_actors.loom.reading.view import fold_entity, make_checked
 from cantrip_actors.machine.events import Begin
 from cantrip_actors.machine.project import Life, find_first_intent
 from cantrip_actors.machine.state import Identity, Phase, Plan

@@ -15,7 +15,7 @@ from cantrip_actors.circle.capability import make_capability
 from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images, is_plain
 from cantrip_actors.loom import EntityFacts
-from cantrip_actors.loom.view import make_checked
+from cantrip_actors.loom.reading.view import make_checked
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
 from cantrip_actors.machine.events import Begin

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cantrip_actors.loom import EntityFacts, Loom
 from cantrip_actors.loom.export.spending import sum_usage_under
-from cantrip_actors.loom.view import make_checked
+from cantrip_actors.loom.reading.view import make_checked
 from cantrip_actors.machine.budget import LoadedUsage
 from cantrip_actors.machine.checkpoint import (
     decode_checkpoint,

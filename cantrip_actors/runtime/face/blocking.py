@@ -38,7 +38,7 @@ from anyio import get_all_backends
 from anyio.from_thread import BlockingPortal
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.loom.selection import Page
+from cantrip_actors.loom.stores.selection import Page
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
 from cantrip_actors.runtime.events.instrument import Instrument

@@ -16,7 +16,7 @@ import anyio
 from cantrip_actors.loom import Held
 from cantrip_actors.loom.export.spending import read_spending
 from cantrip_actors.loom.export.thread_messages import read_messages
-from cantrip_actors.loom.view import fold_entity, make_checked
+from cantrip_actors.loom.reading.view import fold_entity, make_checked
 from cantrip_actors.machine.life import Stage
 from cantrip_actors.machine.project import find_refusal, get_outcome, list_intents
 from cantrip_actors.machine.state import Phase

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
-from cantrip_actors.loom.view import make_checked
+from cantrip_actors.loom.reading.view import make_checked
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
 from cantrip_actors.terms.answer import Answer_co

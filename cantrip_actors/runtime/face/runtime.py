@@ -30,11 +30,11 @@ from cantrip_actors.loom import (
     parse_retention,
 )
 from cantrip_actors.loom.export.thread_messages import read_messages
-from cantrip_actors.loom.facts import EntityFacts
-from cantrip_actors.loom.lease import QUARANTINE_FOR
 from cantrip_actors.loom.opening import check_url
-from cantrip_actors.loom.redaction import redacted_loom
-from cantrip_actors.loom.selection import ListedEntity, ListedKind, Page, Selection, format_since
+from cantrip_actors.loom.reading.redaction import redacted_loom
+from cantrip_actors.loom.stores.facts import EntityFacts
+from cantrip_actors.loom.stores.lease import QUARANTINE_FOR
+from cantrip_actors.loom.stores.selection import ListedEntity, ListedKind, Page, Selection, format_since
 from cantrip_actors.records.records import Header, OnClose
 from cantrip_actors.records.tenant import check_tenant, scope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Target

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import anyio
 
-from cantrip_actors.loom.redaction import redacted_loom
-from cantrip_actors.loom.view import Loom, fold_entity, make_checked
+from cantrip_actors.loom.reading.redaction import redacted_loom
+from cantrip_actors.loom.reading.view import Loom, fold_entity, make_checked
 from cantrip_actors.machine.project import find_episode, find_outcome, find_refusal, get_outcome, has_taken
 from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.events.log_feed import EventFeed

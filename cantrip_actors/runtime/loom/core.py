@@ -19,9 +19,9 @@ from anyio.lowlevel import EventLoopToken, current_token
 from cantrip_actors.crystal.policy.limits import Limits as Shared
 from cantrip_actors.crystal.policy.shared import AccountRequest, Grant, draw
 from cantrip_actors.loom import EntityFacts, Loom, Quarantined, Retention, Store
-from cantrip_actors.loom.lease import QUARANTINE_FOR
-from cantrip_actors.loom.retention import find_tenant
-from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.loom.maintenance.retention import find_tenant
+from cantrip_actors.loom.reading.view import fold_entity
+from cantrip_actors.loom.stores.lease import QUARANTINE_FOR
 from cantrip_actors.machine.budget import NO_BUDGET, Budget
 from cantrip_actors.machine.events import Moment
 from cantrip_actors.machine.project import Life, find_dependencies

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from cantrip_actors.loom.redaction import redact_fields, redact_mail, redact_record
+from cantrip_actors.loom.reading.redaction import redact_fields, redact_mail, redact_record
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.submissions import SubmissionRow

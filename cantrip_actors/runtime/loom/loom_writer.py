@@ -7,7 +7,7 @@ unrecorded.
 If other processes may write too, the actor claims an entity's tree before it is run, and renews the claim while the
 entity lives. If time alone decides who may claim (`Store.expires`), a thread renews (`LeaseRenewal`). The actor refuses
 a tree that another process runs. A writer that was frozen past its lease gets an error from its next append
-(`loom/lease.py`).
+(`loom/stores/lease.py`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from cantrip_actors.loom import (
     service_lease,
     this_process,
 )
-from cantrip_actors.loom.inbox import Refusal
-from cantrip_actors.loom.store import Locked, Postponed
+from cantrip_actors.loom.stores.inbox import Refusal
+from cantrip_actors.loom.stores.store import Locked, Postponed
 from cantrip_actors.machine.node import Joined, Renewed
 from cantrip_actors.records.mail import Mail, MailRow, Pending
 from cantrip_actors.records.records import Record
@@ -50,7 +50,7 @@ from cantrip_actors.terms.value import Value
 from supervisors import NO_REPLY, Actor, Caller, Crash, ExitReason
 
 if TYPE_CHECKING:
-    from cantrip_actors.loom.node_tables import NodeTables
+    from cantrip_actors.loom.tables.node_tables import NodeTables
     from cantrip_actors.runtime.nodes.membership import Membership
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors.loom import Forgotten, Pruned, Retention, Store, Wanted, find_expired
-from cantrip_actors.loom.retention import NONE_PRUNED, OLDER, PRUNE, find_tenant, list_subtree
+from cantrip_actors.loom.maintenance.retention import NONE_PRUNED, OLDER, PRUNE, find_tenant, list_subtree
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed

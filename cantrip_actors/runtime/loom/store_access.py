@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import anyio
 
-from cantrip_actors.loom.store import Postponed, Store
+from cantrip_actors.loom.stores.store import Postponed, Store
 from cantrip_actors.user_code.threads import run_to_end
 
 T = TypeVar("T")

@@ -25,7 +25,7 @@ import msgspec
 
 from cantrip_actors.loom import DamagedLoom, Fenced, Held, Store, Taken
 from cantrip_actors.loom.export.spending import sum_usage_under
-from cantrip_actors.loom.view import fold_entity, make_checked
+from cantrip_actors.loom.reading.view import fold_entity, make_checked
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.project import find_episode, find_refusal, has_taken
 from cantrip_actors.machine.state import Phase

@@ -14,7 +14,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import partial
 
-from cantrip_actors.loom.view import fold_entity
+from cantrip_actors.loom.reading.view import fold_entity
 from cantrip_actors.machine.actions import Await, Contact
 from cantrip_actors.machine.events import Observed, Questioned
 from cantrip_actors.records.mail import Mail

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cantrip_actors.loom import Store, mark_gone, this_process
-from cantrip_actors.loom.nodes import NodeRow
+from cantrip_actors.loom.stores.nodes import NodeRow
 from cantrip_actors.machine.placement import Candidate, Member, can_run
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.nodes.placing import is_waiting_for_answer, make_candidate, make_member

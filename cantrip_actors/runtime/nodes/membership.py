@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from cantrip_actors.loom.nodes import NodeInfo, Unowned
+from cantrip_actors.loom.stores.nodes import NodeInfo, Unowned
 from cantrip_actors.machine.node import Event, NodeAction, State, advance, begin, is_ready, may_look_for, may_sweep
 from cantrip_actors.machine.placement import Member
 from cantrip_actors.terms.arguments import (

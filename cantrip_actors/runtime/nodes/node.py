@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 import anyio
 import anyio.abc
 
-from cantrip_actors.loom.nodes import NodeInfo, NodeRow, Unowned
+from cantrip_actors.loom.stores.nodes import NodeInfo, NodeRow, Unowned
 from cantrip_actors.machine.life import Occasion
 from cantrip_actors.machine.node import Checked, Found, LoadEnded, NodeAction
 from cantrip_actors.machine.placement import Candidate, Take, can_run

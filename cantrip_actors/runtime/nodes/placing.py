@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import chain
 
 from cantrip_actors.loom import EntityFacts, Quarantined
-from cantrip_actors.loom.nodes import NodeRow
+from cantrip_actors.loom.stores.nodes import NodeRow
 from cantrip_actors.machine.placement import (
     Candidate,
     Member,

@@ -18,7 +18,7 @@ import anyio
 
 from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images
 from cantrip_actors.loom import KeyUsed, Loom
-from cantrip_actors.loom.selection import Page, Selection
+from cantrip_actors.loom.stores.selection import Page, Selection
 from cantrip_actors.machine.project import Life, Verdict, find_decision, find_delivery
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.door import check_door

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeVar
 import anyio
 
 from cantrip_actors.loom import Store, mark_gone, this_process
-from cantrip_actors.loom.lease import is_gone
+from cantrip_actors.loom.stores.lease import is_gone
 from cantrip_actors.machine.placement import Candidate, can_run
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.queues import PREFIX, Account, declare, decode_account, free, take

@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple, Protocol, cast
 import anyio
 
 from cantrip_actors.loom import InboxFull, KeyUsed, QueueFull
-from cantrip_actors.loom.nodes import NodeRow
-from cantrip_actors.loom.store import NextDue
-from cantrip_actors.loom.view import Loom, fold_entity
+from cantrip_actors.loom.reading.view import Loom, fold_entity
+from cantrip_actors.loom.stores.nodes import NodeRow
+from cantrip_actors.loom.stores.store import NextDue
 from cantrip_actors.machine.project import Life
 from cantrip_actors.machine.schedule import make_firing_key, plan_step
 from cantrip_actors.records.mail import Mail

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from cantrip_actors.loom import KeyUsed, Loom
-from cantrip_actors.loom.selection import Page, check_page_limit
+from cantrip_actors.loom.stores.selection import Page, check_page_limit
 from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.records.submissions import HIGHEST, SubmissionRow, make_submission_key

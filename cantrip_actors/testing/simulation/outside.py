@@ -32,7 +32,7 @@ import uuid_utils
 
 import cantrip_actors
 import supervisors
-from cantrip_actors.loom import lease
+from cantrip_actors.loom.stores import lease
 from cantrip_actors.redact.logs import Logger
 
 EPOCH: Final = 1_800_000_000.0

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 import anyio
 
 from cantrip_actors.loom import Unsure, mark_gone
-from cantrip_actors.loom.store import Postponed
+from cantrip_actors.loom.stores.store import Postponed
 from cantrip_actors.runtime.face.runtime import Runtime
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.testing.crashes import Crashed

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from cantrip_actors.loom.sqlite import SqliteStore
-from cantrip_actors.loom.store import Postponed
+from cantrip_actors.loom.sqlite.sqlite import SqliteStore
+from cantrip_actors.loom.stores.store import Postponed
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import anyio
 
 from cantrip_actors.loom import Loom
+from cantrip_actors.loom.integrity.verify import verify_loom
 from cantrip_actors.loom.opening import open_store
-from cantrip_actors.loom.verify import verify_loom
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.testing.simulation.faults import FaultKind, InjectedFault
 from cantrip_actors.testing.simulation.outside import OutsideWorld

@@ -18,8 +18,8 @@ from cantrip_actors.circle.gates.files import list_files, read, search, write
 from cantrip_actors.circle.medium import ProgramLimits, medium
 from cantrip_actors.circle.shell import medium as shell_medium
 from cantrip_actors.dispatch import Dispatches
+from cantrip_actors.loom.integrity.verify import verify_loom
 from cantrip_actors.loom.opening import open_store
-from cantrip_actors.loom.verify import verify_loom
 from cantrip_actors.own_files.claims import FileClaim, Own, claim_file, claim_folder, hold
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.wards import max_turns

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cantrip_actors.loom.export.html import family, html_page
 from cantrip_actors.loom.export.story import build_item, read_page
-from cantrip_actors.loom.redaction import redacted_loom
+from cantrip_actors.loom.reading.redaction import redacted_loom
 from cantrip_actors.records.records import Adopted, Committed, IntentGiven, Resumed, Utterance
 from cantrip_actors.redact.redactor import Redactor
 from tests.http.browser import chromium

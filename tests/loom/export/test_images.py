@@ -12,7 +12,7 @@ from cantrip_actors.loom.export.chat import chat_jsonl
 from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.html import html_page
 from cantrip_actors.loom.export.pairs import pairs_jsonl
-from cantrip_actors.loom.redaction import redacted_loom
+from cantrip_actors.loom.reading.redaction import redacted_loom
 from cantrip_actors.records.records import (
     Committed,
     GateFinished,

@@ -1,0 +1,321 @@
+"""Repair a damaged loom: keep a copy of its files, and rewrite the undamaged part.
+
+In each tree, the records before the first one that is missing, unreadable or does not fit its hash chain are kept: an
+entity cannot be continued from a log with a hole. A tree that ends so looks like one whose process died there.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import repeat
+from pathlib import Path
+from typing import Final
+
+from cantrip_actors.loom.integrity.copy import can_wait
+from cantrip_actors.loom.integrity.verify import Trees
+from cantrip_actors.loom.memory.journal import JournalLine, decode_line
+from cantrip_actors.loom.memory.jsonl import JsonlStore
+from cantrip_actors.loom.seal.seal_key import UNSEALED, Seal, SealKey, SealMark, WrongSealKey, open_seal
+from cantrip_actors.loom.sqlite.sqlite import SqliteStore
+from cantrip_actors.loom.stores.blobs import attach_images, bind_images
+from cantrip_actors.loom.stores.store import Store
+from cantrip_actors.machine.project import as_header
+from cantrip_actors.own_files.claims import SQLITE, list_loom_files
+from cantrip_actors.own_files.modes import FOLDER
+from cantrip_actors.records.blob import Blob, Snapshot
+from cantrip_actors.records.codec import decode
+from cantrip_actors.records.mail import Mail, decode_mail, get_key
+from cantrip_actors.records.records import get_snapshot, replace_snapshot
+from cantrip_actors.records.seal import split_link
+from cantrip_actors.records.submissions import SubmissionRow, decode_submission
+from cantrip_actors.records.timers import Timer, decode_timer
+from cantrip_actors.records.tombstone import is_tombstone
+from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.errors import LoomError
+
+_log = get_logger("cantrip.loom")
+
+LEAST_RECORD: Final = 64
+"""The least bytes that a record needs in a file."""
+
+LARGEST: Final = 2**40
+"""The most bytes of a file: a head that names more is itself damaged."""
+
+_UNREADABLE = "(unreadable lines)"
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The result of `repair_file`. `copy` is the folder with the original files.
+
+    `left_out` maps each root entity whose tree lost records to the number of its lines that were left out.
+    """
+
+    copy: Path
+    records: int
+    left_out: dict[str, int]
+
+
+def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) -> Repaired:
+    """Rewrite the loom in a file without its damaged parts, after making a copy of its files.
+
+    Waiting mail, timers, schedules and submissions are kept if they can be read. Raises LoomError if the file is in
+    use, or has no readable part. Forged records of a sealed loom are left out, and the rest is sealed anew.
+    """
+    if not path.is_file():
+        raise LoomError(f"{path}: there is no such loom")
+    files = list_loom_files(path)
+    copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
+    copy.mkdir(mode=FOLDER)
+    name = f"repaired{path.suffix}"
+    for file in files:
+        shutil.copy2(file, copy / file.name)
+    old: _Lines = _JsonlLines(copy / path.name) if is_jsonl else _SqliteLines(copy / path.name)
+    try:
+        seal = open_seal(seal_key, old.mark(), str(path), is_new=False)
+        with (JsonlStore if is_jsonl else SqliteStore)(copy / name, seal_key=seal_key) as target:
+            salvage = _Salvage(old, target, seal)
+            salvage.copy()
+    except WrongSealKey:
+        shutil.rmtree(copy)
+        raise
+    if not salvage.records:
+        shutil.rmtree(copy)
+        raise LoomError(f"{path}: nothing of it can be read: restore it from a backup")
+    _replace(path, files, copy / name)
+    left_out = dict(salvage.left_out)
+    _log.warning("loom.repaired", path=str(path), copy=str(copy), records=salvage.records, left_out=left_out)
+    return Repaired(copy, salvage.records, left_out)
+
+
+def _replace(path: Path, old: Sequence[Path], repaired: Path) -> None:
+    """Put the repaired files in the place of the old ones, the loom last, so that it is never missing."""
+    main, *beside = list_loom_files(repaired)
+    new = {path.with_name(path.name + file.name.removeprefix(repaired.name)): file for file in beside}
+    for target, file in new.items():
+        file.replace(target)
+    for file in old:
+        if file != path and file not in new and file.suffix != ".key":
+            file.unlink(missing_ok=True)  # SQLite removes its own when it closes
+    main.replace(path)
+
+
+class _Lines(ABC):
+    """The readable parts of a damaged loom."""
+
+    @abstractmethod
+    def mark(self) -> SealMark | None:
+        """Return the mark of a sealed loom."""
+
+    @abstractmethod
+    def read_lines(self) -> Iterator[bytes | None]:
+        """Yield every line, and None for one that cannot be read."""
+
+    @abstractmethod
+    def read_waiting_mail(self) -> Iterator[Mail]:
+        """Yield the mail that is not marked as taken."""
+
+    @abstractmethod
+    def read_timers(self) -> Iterator[Timer]:
+        """Yield the timers and schedules that can be read."""
+
+    @abstractmethod
+    def read_submissions(self) -> Iterator[SubmissionRow]:
+        """Yield the submissions that can be read."""
+
+    @abstractmethod
+    def read_blob(self, digest: str) -> Blob | None:
+        """Return a blob, or None if it is missing or cannot be read."""
+
+
+class _JsonlLines(_Lines):
+    def __init__(self, path: Path) -> None:
+        # JSON escapes line ends: those of a file that an editor or a checkout has converted are outside the lines
+        lines = path.read_bytes().replace(b"\r\n", b"\n").split(b"\n")[:-1]  # the rest was never acknowledged
+        self._records: list[bytes | None] = []
+        self._journal: list[JournalLine] = []
+        for line in lines:
+            try:
+                content = decode_line(line)
+            except LoomError:
+                content = None
+            if isinstance(content, JournalLine):
+                self._journal.append(content)
+            else:
+                self._records.append(line)
+
+        self._blobs = {line.blob.digest: line.blob for line in self._journal if line.blob is not None}
+
+    def mark(self) -> SealMark | None:
+        return next((line.mark for line in self._journal if line.mark), None)
+
+    def read_lines(self) -> Iterator[bytes | None]:
+        yield from self._records
+
+    def read_waiting_mail(self) -> Iterator[Mail]:
+        yield from (line.mail for line in self._journal if line.mail is not None)
+
+    def read_timers(self) -> Iterator[Timer]:
+        timers = {(line.timer.entity_id, line.timer.id): line.timer for line in self._journal if line.timer is not None}
+        yield from (timer for timer in timers.values() if timer.due is not None or timer.schedule is not None)
+
+    def read_submissions(self) -> Iterator[SubmissionRow]:
+        submissions: dict[str, SubmissionRow] = {}
+        for line in self._journal:
+            if line.submission is not None:
+                submissions[line.submission.id] = line.submission
+            elif line.removed is not None:
+                submissions.pop(line.removed, None)
+        yield from submissions.values()
+
+    def read_blob(self, digest: str) -> Blob | None:
+        return self._blobs.get(digest)
+
+
+class _SqliteLines(_Lines):
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        _pad(path)
+        self._file = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+        self._file.text_factory = bytes
+
+    def mark(self) -> SealMark | None:
+        with suppress(sqlite3.Error, AttributeError, UnicodeDecodeError):
+            row = self._file.execute("select salt, mark from seal").fetchone()
+            return None if row is None else SealMark(row[0].decode(), row[1].decode())
+        return None
+
+    def read_lines(self) -> Iterator[bytes | None]:
+        last = 0
+        """The last number that a readable row names; if the end of a table is lost, a later one may be readable."""
+        most = self._path.stat().st_size // LEAST_RECORD
+        for query in ("select max(seq) from records", "select max(no) from entities", "select max(taken) from mail"):
+            with suppress(sqlite3.Error):
+                (found,) = self._file.execute(query).fetchone()
+                if isinstance(found, int):  # a damaged row may have anything in its columns
+                    last = max(last, found)
+                    most = last if query.endswith("records") else most
+        lost = 0
+        for at in range(1, max(last, most) + 1):
+            try:
+                row = self._file.execute("select body from records where seq = ?", (at,)).fetchone()
+            except sqlite3.Error:
+                row = None
+            if row is None and at > last:
+                lost += 1
+                continue
+            yield from repeat(None, lost)
+            lost = 0
+            yield row[0] if row is not None and isinstance(row[0], bytes) else None
+
+    def read_waiting_mail(self) -> Iterator[Mail]:
+        with suppress(sqlite3.Error):
+            for (line,) in self._file.execute("select line from mail where taken is null order by no"):
+                with suppress(LoomError):
+                    if isinstance(line, bytes):
+                        yield decode_mail(line)
+
+    def read_timers(self) -> Iterator[Timer]:
+        with suppress(sqlite3.Error):
+            for (line,) in self._file.execute("select line from timers"):
+                with suppress(LoomError):
+                    if isinstance(line, bytes):
+                        yield decode_timer(line)
+
+    def read_submissions(self) -> Iterator[SubmissionRow]:
+        with suppress(sqlite3.Error):
+            for (line,) in self._file.execute("select line from submissions"):
+                with suppress(LoomError):
+                    if isinstance(line, bytes):
+                        yield decode_submission(line)
+
+    def read_blob(self, digest: str) -> Blob | None:
+        with suppress(sqlite3.Error, AttributeError, UnicodeDecodeError):
+            query = "select kind, data, seal from blobs where digest = ?"
+            row = self._file.execute(query, (digest,)).fetchone()
+            return None if row is None else Blob(digest, row[0].decode(), row[1], row[2].decode())
+        return None
+
+
+def _pad(path: Path) -> None:
+    """Give a file that lost its end the length that its head names: SQLite reads no page of a file that is shorter."""
+    with path.open("r+b") as file:
+        head = file.read(32)
+        size, pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+        whole = (65536 if size == 1 else size) * pages
+        if head.startswith(SQLITE) and path.stat().st_size < whole < LARGEST:
+            file.truncate(whole)
+
+
+@dataclass
+class _Salvage:
+    """Copies the undamaged part. `cut` holds the root entities of which no further record is kept."""
+
+    old: _Lines
+    target: Store
+    seal: Seal = UNSEALED
+    records: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    cut: set[str] = field(default_factory=set)
+    keys: set[tuple[str, str]] = field(default_factory=set)
+    """The roots and keys of taken mail."""
+
+    def copy(self) -> None:
+        """Copy records, mail, timers and submissions."""
+        trees = Trees(self.seal)
+        for line in self.old.read_lines():
+            try:
+                if line is None:
+                    raise LoomError("it cannot be read")
+                root = self._copy_line(trees, line)
+            except LoomError:
+                root = _UNREADABLE
+            if root is not None:
+                self.left_out[root] += 1
+        for mail in self.old.read_waiting_mail():
+            if (mail.entity_id, mail.key) not in self.keys:
+                self.target.post([replace(mail, images=bind_images(mail.images, self.old.read_blob))])
+        for timer in self.old.read_timers():
+            if can_wait(timer, self.target):
+                self.target.replace_timer(None, timer)
+        for row in self.old.read_submissions():
+            self.target.add_submission(row)
+
+    def _copy_line(self, trees: Trees, line: bytes) -> str | None:
+        """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""
+        plain, link = split_link(line)
+        record = decode(plain)
+        header = as_header(record)
+        above = None if header is None or header.forked else header.parent_entity
+        root = record.entity_id
+        if (place := trees.index.places.get(above or root)) is not None:
+            root = place.tree.root
+        elif header is None or above is not None:
+            return above or root
+        if root in self.cut:
+            return root
+        try:
+            if link != trees.expect(root, line):
+                raise LoomError("it does not fit the chain")
+            (whole,) = attach_images([record], self.old.read_blob)
+            snapshot = get_snapshot(whole)
+            blob = None if snapshot is None else self.old.read_blob(snapshot.digest)
+            if blob is not None:
+                whole = replace_snapshot(whole, Snapshot(blob.digest, blob))
+            self.target.append_copied([whole], {0: line} if is_tombstone(line) else {})
+            trees.follow(self.records, record)
+        except LoomError:
+            self.cut.add(root)
+            return root
+        trees.seal(root, line)
+        self.records += 1
+        if (key := get_key(record)) is not None:
+            self.keys.add((root, key))
+        return None

@@ -1,0 +1,99 @@
+"""The mail of a loom in memory: what waits in each inbox, and the keys of what was taken."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator
+from itertools import islice, takewhile
+
+from cantrip_actors.loom.stores.rules import Plan, Waiting
+from cantrip_actors.records.mail import MailRow
+
+
+class MailIndex:
+    """All mail of a loom. Taking and counting is O(1)."""
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[str, str], MailRow] = {}
+        """The rows by entity and key."""
+        self.last = 0
+        """The highest number."""
+        self._waiting: dict[int, MailRow] = {}
+        self._lanes: dict[str, tuple[OrderedDict[int, bytes], OrderedDict[int, bytes]]] = {}
+        """For each entity with waiting mail, and each lane: the lines by their numbers. (Not a dict: removing from the
+        front of one makes it slow.)"""
+
+    def find_waiting(self, no: int) -> MailRow | None:
+        """Return the mail with that number, if it waits."""
+        return self._waiting.get(no)
+
+    def list_pending(self, entity: str, limit: int) -> list[tuple[int, bytes]]:
+        """Return numbers and lines of waiting mail, control lane first."""
+        control, intents = self._lanes.get(entity, ((), ()))
+        pending = [(no, control[no]) for no in islice(control, limit)]
+        return pending + [(no, intents[no]) for no in islice(intents, limit - len(pending))]
+
+    def list_waiting_after(self, no: int) -> list[MailRow]:
+        """Return the waiting mail with a higher number, in order."""
+        newest = takewhile(lambda row: row.no > no, reversed(self._waiting.values()))
+        return [*newest][::-1]
+
+    def list_entities(self) -> list[str]:
+        """Return the entities with waiting mail."""
+        return list(self._lanes)
+
+    def count(self, entity: str) -> Waiting:
+        """Count an entity's waiting mail by going through all of it."""
+        control, intents = self._lanes.get(entity, ((), ()))
+        return Waiting(len(control), len(intents), sum(self._waiting[no].loads for no in (*control, *intents)))
+
+    def read_lines(self) -> Iterator[tuple[MailRow, bytes]]:
+        """Yield every mail by its number, and its line if it waits."""
+        for row in sorted(self.rows.values()):
+            yield row, b"" if row.taken is not None else self._lanes[row.entity_id][row.lane][row.no]
+
+    def replace(self, row: MailRow, taken: MailRow) -> None:
+        """Put a row of taken mail in the place of another one."""
+        self.remove(row.entity_id, row.key)
+        self.add(taken, b"")
+
+    def remove(self, entity: str, key: str) -> None:
+        """Remove a mail, if it exists."""
+        row = self.rows.pop((entity, key), None)
+        if row is not None and row.taken is None:
+            self._dequeue(row)
+
+    def add(self, row: MailRow, line: bytes) -> None:
+        """Add a mail, which waits unless its row says that it was taken."""
+        self.rows[row.entity_id, row.key] = row
+        self.last = max(self.last, row.no)
+        if row.taken is None:
+            self._waiting[row.no] = row
+            self._lanes.setdefault(row.entity_id, (OrderedDict(), OrderedDict()))[row.lane][row.no] = line
+
+    def take(self, row: MailRow, number: int) -> None:
+        """Mark a mail as taken by the record with that number."""
+        self._dequeue(row)
+        self.rows[row.entity_id, row.key] = row._replace(taken=number)
+
+    def take_all(self, entity: str, number: int) -> None:
+        """Mark all waiting mail of an entity as taken by the record with that number."""
+        for lane in self._lanes.get(entity, ()):
+            for no in list(lane):
+                self.take(self._waiting[no], number)
+
+    def _dequeue(self, row: MailRow) -> None:
+        del self._waiting[row.no]
+        lanes = self._lanes[row.entity_id]
+        del lanes[row.lane][row.no]
+        if not any(lanes):
+            del self._lanes[row.entity_id]
+
+    def apply(self, plan: Plan) -> None:
+        """Add the written mail."""
+        for row, line, _ in plan.posted.values():
+            self.add(row, line)
+        for row, number in plan.taken.values():
+            self.take(row, number)
+        for tree, number in plan.emptied:
+            self.take_all(tree.root, number)

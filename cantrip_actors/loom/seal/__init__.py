@@ -1,0 +1,1 @@
+"""Seals: the key of a hash chain, and the sealed files of lines."""

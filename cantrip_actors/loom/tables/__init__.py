@@ -1,0 +1,1 @@
+"""The tables of the SQL stores, and what both do with them."""
