@@ -29,11 +29,16 @@ def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
 
 def episode_shape(episode: Episode) -> dict[str, Any]:
     """Return how an episode ended."""
-    names = ("entity_id", "terminated", "truncated", "reason", "ward", "summary", "last_turn")
     return {
-        **{name: getattr(episode, name) for name in names},
+        "entity_id": episode.entity_id,
         "result": episode.raw_result,
+        "terminated": episode.terminated,
+        "truncated": episode.truncated,
+        "reason": episode.reason,
+        "ward": episode.ward,
+        "summary": episode.summary,
         "error": None,
+        "last_turn": episode.last_turn,
         "usage": usage_shape(episode.usage),
         "subtree_usage": usage_shape(episode.subtree_usage),
     }

@@ -285,12 +285,18 @@ async def nothing_left(runtime: Runtime, before: int) -> None:
 
 
 def check_usage(loom: Any, episode: Any) -> None:
-    """Assert that the usage of an entity and its subtree is the sum of their utterances."""
+    """Assert that the usage of an entity and its subtree is the sum of their answers, also of those that came too late.
+
+    The record of an end has the usage of an answer that came as its query was cut.
+    """
     if episode is not None:
         below = loom.subtree(episode.entity_id)
-        said = [[one.usage for one in loom.records(entity) if isinstance(one, Utterance)] for entity in below]
-        assert episode.usage == sum(said[0], NO_USAGE)
-        assert episode.subtree_usage == sum((usage for usages in said for usage in usages), NO_USAGE)
+        paid = [
+            [record.usage for record in loom.records(entity) if isinstance(record, Utterance | Ended)]
+            for entity in below
+        ]
+        assert episode.usage == sum(paid[0], NO_USAGE)
+        assert episode.subtree_usage == sum((usage for usages in paid for usage in usages), NO_USAGE)
 
 
 def check_loom(loom: Any, world: World) -> None:

@@ -25,7 +25,7 @@ from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import Inboxes
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.outcome import Outcome
-from supervisors import Actor, Alarm, Crash, Down, ExitReason, Killed
+from supervisors import Actor, Alarm, Crash, Down, ExitReason, Killed, RestartedWith, Shutdown
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -58,9 +58,13 @@ class RegistryActor(Actor):
         living.begin_cleaning_up()
         self.ref.send(LOOK)
 
-    async def terminate(self, reason: ExitReason) -> None:  # noqa: ARG002  # whatever it is
-        """Let cells end without this actor: while a runtime closes, entities still end, and wait for their children."""
-        self._core.living.stop_cleaning_up()
+    async def terminate(self, reason: ExitReason) -> None:
+        """Let cells end without this actor when the runtime closes: entities still end, and wait for their children.
+
+        After a restart, its next incarnation cleans up after those that have ended meanwhile.
+        """
+        if isinstance(reason, Shutdown) and not isinstance(reason.detail, RestartedWith):
+            self._core.living.stop_cleaning_up()
 
     async def handle_cast(self, message: Cell) -> None:
         """Watch a cell."""
