@@ -33,6 +33,7 @@ HELD = {
     "pydantic-monty": "a snapshot belongs to one version, and 1.5 renames what we call",
     "pydantic-monty-client": "as pydantic-monty",
     "pydantic-monty-runtime": "as pydantic-monty",
+    "pymdown-extensions": "13 needs Python 3.11.5, and the lock names one version for all",
     "pyseccomp": "the filter of system calls was tried with this version",
     "quickjs-rs": "its WebAssembly is driven directly, and a snapshot belongs to one version",
     "tree-sitter-bash": "the names of the grammar's nodes are used",
