@@ -297,7 +297,7 @@ class List:
             self.outages.suspend("a", LoomError("away"), now)
             delays.append(self.outages.next - now)
             now = self.outages.next
-            assert self.outages.take_due(now, 0.0).entities == ["a"]
+            assert self.outages.take_due(now).entities == ["a"]
         return delays
 
 
@@ -313,15 +313,23 @@ def test_the_delay_begins_anew_when_an_entity_has_recorded_something() -> None:
 
 
 def test_callers_wait_for_as_long_as_their_patience_lasts() -> None:
-    outages, now, error = Outages(lambda: None), 0.0, LoomError("away")
-    waited = []
-    while not (due := outages.take_due(now, PATIENCE)).given_up:
-        waited += due.entities
-        outages.suspend("a", error, now)
+    outages, now = Outages(lambda: None), 0.0
+    outages.suspend("a", LoomError("away"), now)
+    while outages.keeps_waiting("a", began=-1.0, now=now, patience=PATIENCE):
         now = outages.next
-    assert due.given_up == [("a", error)]
+        outages.take_due(now)
+        outages.suspend("a", LoomError("away"), now)
     assert PATIENCE <= now < 1.1 * PATIENCE
-    assert waited == ["a"] * 5
+
+
+def test_a_caller_that_came_during_a_failing_attempt_waits_for_the_next_one() -> None:
+    outages = Outages(lambda: None)
+    outages.suspend("a", LoomError("away"), 0.0)
+    assert not outages.keeps_waiting("a", began=-1.0, now=0.0, patience=0.0)
+    outages.take_due(FIRST)
+    outages.suspend("a", LoomError("away"), FIRST + 0.1)
+    assert not outages.keeps_waiting("a", began=FIRST - 0.1, now=FIRST + 0.1, patience=0.0)
+    assert outages.keeps_waiting("a", began=FIRST + 0.05, now=FIRST + 0.1, patience=0.0)
 
 
 def test_an_entity_is_listed_once_and_no_more_once_it_is_forgotten() -> None:
@@ -332,7 +340,7 @@ def test_an_entity_is_listed_once_and_no_more_once_it_is_forgotten() -> None:
     assert interrupted.outages.is_suspended("a")
     interrupted.outages.forget("a")
     assert not interrupted.outages.is_suspended("a")
-    assert interrupted.outages.take_due(60.0, 0.0).entities == []
+    assert interrupted.outages.take_due(60.0).entities == []
     assert interrupted.outages.next == math.inf
 
 
@@ -341,9 +349,9 @@ def test_a_search_is_due_once_for_all_that_failed() -> None:
     interrupted.outages.note(0.0)
     interrupted.outages.note(0.2)
     assert interrupted.notified == 1
-    assert not interrupted.outages.take_due(FIRST / 2, 0.0).has_search
-    assert interrupted.outages.take_due(FIRST, 0.0).has_search
-    assert not interrupted.outages.take_due(60.0, 0.0).has_search
+    assert not interrupted.outages.take_due(FIRST / 2).has_search
+    assert interrupted.outages.take_due(FIRST).has_search
+    assert not interrupted.outages.take_due(60.0).has_search
 
 
 @pytest.mark.parametrize("ticks", range(8))

@@ -49,7 +49,7 @@ from cantrip_actors.records.records import Adopted, Committed, Ended, Header, In
 from cantrip_actors.records.submissions import SubmissionRow
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
-from cantrip_actors.runtime.loom.outages import PATIENCE, Outages
+from cantrip_actors.runtime.loom.outages import Outages
 from cantrip_actors.runtime.mail.inboxes import FULL_POLL_EVERY, POLL_INTERVAL
 from cantrip_actors.runtime.nodes.placing import make_member
 from cantrip_actors.terms.errors import LoomError
@@ -527,7 +527,7 @@ class SimNode(Loader):
             if self.state.is_asked and not self.state.is_draining:
                 self.spawn(self._drain)
             self.do(Checked())
-            for entity in self.outages.take_due(self.world.now, PATIENCE).entities:
+            for entity in self.outages.take_due(self.world.now).entities:
                 self.spawn(partial(self.run_entity, entity, is_placed=True))
             with suppress(LoomError):
                 self._find()

@@ -31,12 +31,12 @@ _log = get_logger("cantrip_actors.runtime")
 
 
 class _Suspended(NamedTuple):
-    error: CantripError
-    """Why it stopped the last time."""
     since: float
     """When it stopped first, since it recorded something."""
     failures: int
     """How often it has stopped again since then."""
+    tried: float
+    """When the last attempt to load it began; when it stopped first, before that."""
     due: float
     """When it is loaded next; infinity while it runs, or is being loaded."""
 
@@ -46,8 +46,6 @@ class DueWork(NamedTuple):
 
     has_search: bool
     entities: list[str]
-    given_up: list[tuple[str, CantripError]]
-    """The entities, among these, for which callers wait no longer, and the reason."""
 
 
 class Outages:
@@ -76,11 +74,11 @@ class Outages:
             return
         if before is None or has_recorded:
             _log.warning("an entity waits until the loom answers", entity=entity_id, error=str(error))
-            after = _Suspended(error, now, 0, now + FIRST)
+            after = _Suspended(now, 0, now, now + FIRST)
         else:
             failures = before.failures + 1
             delay = min(FIRST * 2.0 ** min(failures, 30), LONGEST)
-            after = _Suspended(error, before.since, failures, now + delay)
+            after = _Suspended(before.since, failures, before.tried, now + delay)
         self._entities[entity_id] = after
         self._expect(after.due)
 
@@ -93,16 +91,26 @@ class Outages:
         suspended = self._entities.get(entity_id)
         return suspended is not None and suspended.due < math.inf
 
-    def take_due(self, now: float, patience: float) -> DueWork:
-        """Return the work that is due. What fails of it is noted again. `patience` is how long callers wait."""
-        due = {entity_id: one for entity_id, one in self._entities.items() if one.due <= now}
-        given_up = [(entity_id, one.error) for entity_id, one in due.items() if now >= one.since + patience]
-        self._entities |= {entity_id: one._replace(due=math.inf) for entity_id, one in due.items()}
+    def keeps_waiting(self, entity_id: str, began: float, now: float, patience: float) -> bool:
+        """Return whether a caller that began to wait at a time goes on, when an attempt has failed.
+
+        For `patience` seconds every caller does. A caller that came during the attempt waits for the next one: the loom
+        may have been mended in between.
+        """
+        suspended = self._entities.get(entity_id)
+        if suspended is None or suspended.due == math.inf:
+            return False
+        return now < suspended.since + patience or (suspended.failures > 0 and began >= suspended.tried)
+
+    def take_due(self, now: float) -> DueWork:
+        """Return the work that is due. What fails of it is noted again."""
+        due = [entity_id for entity_id, suspended in self._entities.items() if suspended.due <= now]
+        self._entities |= {entity_id: self._entities[entity_id]._replace(due=math.inf, tried=now) for entity_id in due}
         has_search = self._search_at <= now
         if has_search:
             self._search_at = math.inf
         self.next = min((self._search_at, *(entity.due for entity in self._entities.values())))
-        return DueWork(has_search, list(due), given_up)
+        return DueWork(has_search, due)
 
     def _expect(self, at: float) -> None:
         if at < self.next:

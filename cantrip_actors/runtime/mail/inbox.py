@@ -36,6 +36,7 @@ class Waiter:
     """A caller that waits for an episode, and gets an outcome or an error."""
 
     __slots__ = (
+        "began",
         "callers",
         "context_variables",
         "error",
@@ -48,6 +49,8 @@ class Waiter:
 
     def __init__(self, context_variables: ContextVariables = ()) -> None:
         self.settled = OneShotEvent()
+        self.began = anyio.current_time()
+        """When the caller began to wait, in event loop time."""
         self.is_recorded = False
         """Whether the intent is in the log."""
         self.callers = 1

@@ -159,10 +159,18 @@ class Inboxes:
         """Handle the end of an attempt to load an entity: with an error, the loom did not answer."""
         if error is not None:
             self.suspend(entity_id, error)
-            if not self.patience:
-                self.fail_waiters(entity_id, error)
+            self._fail_impatient(entity_id, error)
         elif self._core.living.get(entity_id) is None and not self.outages.is_suspended(entity_id):
             self.outages.forget(entity_id)  # another process runs it, or it cannot be loaded
+
+    def _fail_impatient(self, entity_id: str, error: LoomError) -> None:
+        inbox = self._inboxes.get(entity_id)
+        if inbox is not None:
+            inbox.settle_all(lambda waiter: None if self._keeps_waiting(entity_id, waiter) else error)
+            self._drop(entity_id)
+
+    def _keeps_waiting(self, entity_id: str, waiter: Waiter) -> bool:
+        return self.outages.keeps_waiting(entity_id, waiter.began, anyio.current_time(), self.patience)
 
     @property
     def patience(self) -> float:
@@ -172,8 +180,10 @@ class Inboxes:
     def _make_error(self, waiter: Waiter, cell: Cell) -> CantripError | None:
         if isinstance(cell.error, Held) or cell.is_suspended:  # another process runs it, or it is loaded again
             return None
-        if self.patience and (is_outage(cell.error) or isinstance(cell.error, Fenced)):
-            return None  # it is resumed when the store is back, here or elsewhere
+        if self.patience and isinstance(cell.error, Fenced):
+            return None  # it is resumed elsewhere
+        if is_outage(cell.error) and self._keeps_waiting(cell.root.entity_id, waiter):
+            return None  # it is resumed when the store is back
         if waiter.is_recorded or isinstance(cell.error, LoomError):
             return cell.make_interruption_error()
         if cell.is_over:
@@ -674,9 +684,7 @@ class MailActor(Actor):
     async def _continue_work(self) -> None:
         """Do the work that outages have interrupted and that is due; what fails is due again later."""
         inboxes, outages = self._inboxes, self._inboxes.outages
-        due = outages.take_due(anyio.current_time(), inboxes.patience)
-        for entity_id, error in due.given_up:
-            inboxes.fail_waiters(entity_id, error)
+        due = outages.take_due(anyio.current_time())
         for entity_id in due.entities:
             self.tasks.start_soon(partial(self._load, entity_id, is_placed=True))  # it ran here
         if due.has_search:
