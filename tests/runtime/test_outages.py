@@ -332,6 +332,14 @@ def test_a_caller_that_came_during_a_failing_attempt_waits_for_the_next_one() ->
     assert outages.keeps_waiting("a", began=FIRST + 0.05, now=FIRST + 0.1, patience=0.0)
 
 
+def test_a_caller_gets_the_error_of_its_own_attempt_between_two_others() -> None:
+    outages = Outages(lambda: None)
+    for at in (0.0, FIRST):
+        outages.take_due(at)
+        outages.suspend("a", LoomError("away"), at)
+    assert not outages.keeps_waiting("a", began=FIRST + 0.1, now=FIRST + 0.3, patience=0.0, attempt=FIRST + 0.2)
+
+
 def test_an_entity_is_listed_once_and_no_more_once_it_is_forgotten() -> None:
     interrupted = List()
     for _ in range(2):

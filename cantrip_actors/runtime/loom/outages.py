@@ -25,7 +25,9 @@ LONGEST: Final = 60.0
 """The most seconds between two attempts for one entity."""
 
 PATIENCE: Final = 30.0
-"""Seconds for which callers on a node wait for an entity that an outage has stopped. Others get an error at once."""
+"""Seconds for which callers on a node wait for an entity that an outage has stopped. Others get the error of the first
+attempt that began after their sends.
+"""
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -91,16 +93,20 @@ class Outages:
         suspended = self._entities.get(entity_id)
         return suspended is not None and suspended.due < math.inf
 
-    def keeps_waiting(self, entity_id: str, began: float, now: float, patience: float) -> bool:
+    def keeps_waiting(
+        self, entity_id: str, began: float, now: float, patience: float, *, attempt: float | None = None
+    ) -> bool:
         """Return whether a caller that began to wait at a time goes on, when an attempt has failed.
 
         For `patience` seconds every caller does. A caller that came during the attempt waits for the next one: the loom
-        may have been mended in between.
+        may have been mended in between. `attempt` is when the attempt began; left out, it is the last one of this list.
         """
         suspended = self._entities.get(entity_id)
         if suspended is None or suspended.due == math.inf:
             return False
-        return now < suspended.since + patience or (suspended.failures > 0 and began >= suspended.tried)
+        if attempt is None:
+            attempt = suspended.tried if suspended.failures else math.inf
+        return now < suspended.since + patience or began >= attempt
 
     def take_due(self, now: float) -> DueWork:
         """Return the work that is due. What fails of it is noted again."""

@@ -155,22 +155,25 @@ class Inboxes:
         if self._core.is_open:
             self.outages.suspend(entity_id, error, anyio.current_time(), has_recorded=has_recorded)
 
-    def note_load(self, entity_id: str, error: LoomError | None) -> None:
-        """Handle the end of an attempt to load an entity: with an error, the loom did not answer."""
+    def note_load(self, entity_id: str, error: LoomError | None, began: float) -> None:
+        """Handle the end of an attempt to load an entity, which began at that time: an error says that the loom did
+        not answer.
+        """
         if error is not None:
             self.suspend(entity_id, error)
-            self._fail_impatient(entity_id, error)
+            self._fail_impatient(entity_id, error, began)
         elif self._core.living.get(entity_id) is None and not self.outages.is_suspended(entity_id):
             self.outages.forget(entity_id)  # another process runs it, or it cannot be loaded
 
-    def _fail_impatient(self, entity_id: str, error: LoomError) -> None:
+    def _fail_impatient(self, entity_id: str, error: LoomError, attempt: float) -> None:
         inbox = self._inboxes.get(entity_id)
         if inbox is not None:
-            inbox.settle_all(lambda waiter: None if self._keeps_waiting(entity_id, waiter) else error)
+            inbox.settle_all(lambda waiter: None if self._keeps_waiting(entity_id, waiter, attempt) else error)
             self._drop(entity_id)
 
-    def _keeps_waiting(self, entity_id: str, waiter: Waiter) -> bool:
-        return self.outages.keeps_waiting(entity_id, waiter.began, anyio.current_time(), self.patience)
+    def _keeps_waiting(self, entity_id: str, waiter: Waiter, attempt: float | None = None) -> bool:
+        now = anyio.current_time()
+        return self.outages.keeps_waiting(entity_id, waiter.began, now, self.patience, attempt=attempt)
 
     @property
     def patience(self) -> float:
@@ -700,9 +703,9 @@ class MailActor(Actor):
         self._alarm = None if delay == math.inf else self.send_after(max(0.0, delay), _OUTAGE)
 
     async def _load(self, entity_id: str, *, is_placed: bool = False) -> None:
-        failure = None
+        failure, began = None, anyio.current_time()
         try:
             await self._load_for_mail(entity_id, is_placed=is_placed)
         except LoomError as error:
             failure = error
-        self._inboxes.note_load(entity_id, failure)
+        self._inboxes.note_load(entity_id, failure, began)
