@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
+import anyio
 from fastapi import Depends, FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 
@@ -42,6 +43,8 @@ RELEASE = int(os.environ.get("RELEASE", "1"))
 LEDGER = Path(os.environ.get("LEDGER", "ledger.txt"))
 GRACE = 10.0
 """Seconds that a shutdown waits for work under way."""
+PATIENCE = 15.0
+"""Seconds that a request waits for its answer: less than uvicorn waits for open requests when it stops."""
 
 
 class Account:
@@ -128,13 +131,19 @@ async def read_text(request: Request) -> str:
 
 async def refuse(_request: Request, error: Exception) -> JSONResponse:
     """Answer with the status of an error. After a 503 the client sends the request again, with the same key."""
-    statuses: dict[type[Exception], int] = {RuntimeClosed: 503, InboxFull: 429, KeyUsed: 409, InvalidIntent: 400}
+    statuses: dict[type[Exception], int] = {
+        RuntimeClosed: 503,
+        TimeoutError: 503,
+        InboxFull: 429,
+        KeyUsed: 409,
+        InvalidIntent: 400,
+    }
     status = statuses.get(type(error), 502)
     headers = {"retry-after": "1"} if status in (429, 503) else None
     return JSONResponse({"error": f"{type(error).__name__}: {error}"}, status, headers)
 
 
-app = FastAPI(lifespan=lifespan, exception_handlers={CantripError: refuse})
+app = FastAPI(lifespan=lifespan, exception_handlers={CantripError: refuse, TimeoutError: refuse})
 
 Running = Annotated[Runtime, Depends(get_runtime)]
 By = Annotated[Caller, Depends(identify)]
@@ -144,14 +153,16 @@ Text = Annotated[str, Depends(read_text)]
 @app.post("/ask")
 async def ask(runtime: Running, by: By, text: Text) -> dict[str, str]:
     """Give an intent to the entity of the user, which any worker may be running."""
-    entity = await runtime.ensure(f"desk-{by.user}", DESK)
-    return {"answer": (await entity.send(text, by=by.user, key=by.key)).result}
+    with anyio.fail_after(PATIENCE):
+        entity = await runtime.ensure(f"desk-{by.user}", DESK)
+        return {"answer": (await entity.send(text, by=by.user, key=by.key)).result}
 
 
 @app.post("/jobs")
 async def work(runtime: Running, by: By, text: Text) -> dict[str, str]:
     """Cast a new entity, and wait for its answer. With the same key the next attempt waits for the same one."""
-    return {"answer": (await runtime.cast(DESK, text, by=by.user, key=f"{by.user}:{by.key}")).result}
+    with anyio.fail_after(PATIENCE):
+        return {"answer": (await runtime.cast(DESK, text, by=by.user, key=f"{by.user}:{by.key}")).result}
 
 
 @app.get("/health")

@@ -12,8 +12,10 @@ import anyio
 import anyio.to_thread
 import httpx
 import pytest
+from fastapi.testclient import TestClient
 
 from cantrip_actors import open_loom
+from examples import deploy_service
 from tests.exhaustive import EXHAUSTIVE
 from tests.forked import Forked
 from tests.loom import postgres
@@ -24,6 +26,8 @@ NEW, OLD = 1_000_000, 2_000_000
 USERS = 6
 RATE = 50 if EXHAUSTIVE else 20
 """Requests a second."""
+OPEN = 2 * RATE
+"""The most requests that the users have open at once: they wait for a machine that is slower."""
 
 WORKER = """
 import os, signal, socket, sys
@@ -67,6 +71,7 @@ class Deploy:
         self.answers: dict[str, str] = {}
         self.refusals: Counter[str] = Counter()
         self.is_over = False
+        self._open = anyio.CapacityLimiter(OPEN)
 
     async def start(self, client: httpx.AsyncClient, release: int) -> Worker:
         worker = self._stack.enter_context(running(self._url, self._ledger, release))
@@ -122,10 +127,17 @@ class Deploy:
         assert len(self.answers) == asked + 2 * USERS
 
     async def keep_asking(self, client: httpx.AsyncClient, number: int = 0) -> None:
+        async def send(number: int) -> None:
+            try:
+                await self.request(client, number)
+            finally:
+                self._open.release_on_behalf_of(number)
+
         began, first = anyio.current_time(), number
         async with anyio.create_task_group() as tasks:
             while not self.is_over:
-                tasks.start_soon(self.request, client, number)
+                await self._open.acquire_on_behalf_of(number)
+                tasks.start_soon(send, number)
                 number += 1
                 await anyio.sleep_until(began + (number - first) / RATE)
 
@@ -177,3 +189,21 @@ def test_a_rolling_restart_under_load_loses_doubles_and_mixes_nothing(tmp_path: 
         jobs = [one for one in loom.entities() if loom.header(one).name is None]
         assert {loom.state(one) for one in jobs} == {"terminated"}
         assert len(jobs) > 10
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("path", ["ask", "jobs"])
+def test_a_request_whose_work_takes_long_gets_503_and_the_next_one_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(deploy_service, "LOOM", f"sqlite:{tmp_path / 'loom.db'}")
+    monkeypatch.setattr(deploy_service, "LEDGER", tmp_path / "ledger.txt")
+    headers = {"x-user": "anna", "idempotency-key": "tea"}
+    with TestClient(deploy_service.app) as client:
+        with monkeypatch.context() as patience:
+            patience.setattr(deploy_service, "PATIENCE", 0.0)
+            refused = client.post(f"/{path}", content="tea", headers=headers)
+        answered = client.post(f"/{path}", content="tea", headers=headers)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+    assert answered.json() == {"answer": "Release 1: tea for anna"}
+    assert (tmp_path / "ledger.txt").read_text() == "anna tea\n"

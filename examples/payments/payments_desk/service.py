@@ -19,8 +19,9 @@ from payments_desk.bank import Account, FileBank
 
 LOOM = os.environ.get("LOOM", "sqlite:desk.db")
 BANK = FileBank(Path(os.environ.get("BANK", "bank.db")))
-PATIENCE = 30.0
-"""Seconds that a request waits for an answer. A payment that waits for a person may take days."""
+PATIENCE = 15.0
+"""Seconds that a request waits for an answer: less than uvicorn waits for open requests when it stops. A payment that
+waits for a person may take days."""
 
 DESK = make_desk()
 
