@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup kits clients demo local test check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check site lock sbom audit clean
+.PHONY: help setup kits clients demo local test check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check site lock sbom audit dist release pythons clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -46,9 +46,10 @@ local: $(STAMP) ## a real model for `cantrip demo local`: the extra "local", and
 test: $(STAMP) ## all tests, half of them on asyncio and half on trio, on all cores (ARGS=... goes to pytest; -n0: one after the other)
 	@$(PYTEST) $(ARGS)
 
-check-all: $(STAMP) ## the long campaigns: every part of the tests, and 2,000 kills (an hour or two)
+check-all: $(STAMP) ## the long campaigns: every part of the tests, 2,000 kills, other Pythons (an hour or two)
 	@EXHAUSTIVE=1 $(PYTEST) $(ARGS)
 	@$(PY) -m conformance crash --kills 2000
+	@tools/pythons.sh
 
 lint: lint-style lint-scripts lint-types lint-layers lint-structure ## ruff, oxlint, mypy --strict, the layers, the checks of tools/ (-k: go on)
 
@@ -106,6 +107,15 @@ lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the
 
 sbom: $(STAMP) ## dist/sbom.cdx.json: every dependency, with version, hashes and licence (CycloneDX)
 	@$(PY) -m tools.sbom dist/sbom.cdx.json
+
+dist: $(STAMP) ## dist: both distributions as wheels and source archives, checked by twine, and the SBOM
+	@$(PY) -m tools.release --no-checks
+
+release: $(STAMP) ## as `make dist`, if versions, changelog, security policy and tag agree; publishes nothing
+	@$(PY) -m tools.release
+
+pythons: $(STAMP) ## a part of the tests on each Python from 3.11 on that can be had, each with an environment in .pythons
+	@tools/pythons.sh
 
 audit: $(STAMP) ## known vulnerabilities of the locked versions (OSV), and pins that keep back newer ones
 	@$(PY) -m tools.audit
