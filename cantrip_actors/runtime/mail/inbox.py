@@ -274,7 +274,9 @@ class Inbox:
             self.signal()
 
     def acknowledge(self) -> None:
-        """Note that the actor was notified and looks at its mail: it is notified again of what arrives from now on."""
+        """Note that the actor was notified and looks at its mail: it is notified again of mail that arrives from now
+        on.
+        """
         self._is_signalled = False
 
     def take(self, kind: MailKind) -> list[Pending]:
@@ -331,7 +333,7 @@ class Inbox:
 
     @property
     def awaited(self) -> list[str]:
-        """The keys of the intents whose episodes callers wait for; "" stands for the first intent."""
+        """The keys of the intents whose episodes callers wait for; "" is the key of the first intent."""
         return [key for key, waiting in self._waiters.items() if any(waiter.callers for waiter in waiting)]
 
     @property

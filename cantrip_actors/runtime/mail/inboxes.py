@@ -72,7 +72,7 @@ _HINT = object()
 _OUTAGE = object()
 """The message that an outage has interrupted work, or that such work is due."""
 HINTED = object()
-"""The message that tells the node actor of a hint."""
+"""The message to the node actor about a hint."""
 _EXPIRE = object()
 
 _log = get_logger("cantrip_actors.runtime")
@@ -147,7 +147,7 @@ class Inboxes:
             self.load(cell.entity_id)
 
     def _notify_of_outage(self) -> None:
-        if self.actor.alive:  # it looks by itself when it starts
+        if self.actor.alive:  # it searches without a message when it starts
             self.actor.send(_OUTAGE)
 
     def suspend(self, entity_id: str, error: CantripError, *, has_recorded: bool = False) -> None:
