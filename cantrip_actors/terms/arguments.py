@@ -36,7 +36,7 @@ def check_name(what: str, value: Any, error: type[CantripError] = InvalidIntent)
     if isinstance(value, str) and len(value.encode(errors="replace")) > LONGEST:
         raise error(f"{what}: expected a text of at most {LONGEST:,} bytes, got {len(value):,} characters")
     fits = is_text(value) and not _has_refused(value)
-    check(fits, what, "a text without control characters", value, error)
+    check(fits, what, "a text that is not empty, without control characters", value, error)
     return cast("str", value)
 
 

@@ -408,8 +408,9 @@ class Entity(Generic[Answer_co]):
         It is a fork in place: the name and the inbox stay. An episode under way is interrupted first. Everything after
         the intent is in force no longer: the conversation, the sandbox and remembered decisions are as they were before
         it. The old turns stay in the loom, and can be forked. Effects of gates outside the entity stay, and so does the
-        usage in budgets. Undone again, it goes back further. It returns when that is recorded. `key` and `by` as for
-        `send`. Raises EntityEnded, KeyUsed, and InvalidIntent for a one-shot entity.
+        usage in budgets. Undone again, it goes back further. It returns when that is recorded, and the background
+        children of the intent have ended. `key` and `by` as for `send`. Raises EntityEnded, KeyUsed, and InvalidIntent
+        for a one-shot entity.
         """
         tree = self._tree
         tree.check_open()
@@ -420,7 +421,21 @@ class Entity(Generic[Answer_co]):
         mail_key = await self._post_control("undo", {}, key=key, by=by)  # before the interrupt: no intent comes between
         if number is not None:
             await self._post_control("interrupt", {"episode": number, "why": "undone", "now": True}, by=by)
-        return await self._wait_until_taken(mail_key)
+        was_undone = await self._wait_until_taken(mail_key)
+        while was_undone and await tree.in_store(self._has_undone_children):
+            tree.check_open()
+            await anyio.sleep(TAKEN_INTERVAL)
+        return was_undone
+
+    def _has_undone_children(self) -> bool:
+        """Return whether background children of an undone intent have not ended."""
+        loom = self._tree.loom
+        children = [child_id for child_id in loom.below(self._id) if not loom.is_over(child_id)]
+        if not children or loom.is_over(self._id):
+            return False
+        state = fold_entity(loom, self._id)
+        wanted = {*state.background, *(child.child_id for child in state.turn.children)}
+        return not wanted.issuperset(children)
 
     async def compact(self, instructions: str | None = None, *, key: str | None = None, by: str = "") -> bool:
         """Fold older turns out of the context now; a working entity does so before its next query.
