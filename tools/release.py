@@ -66,7 +66,18 @@ def build(root: Path, target: Path) -> list[Path]:
         for earlier in target.glob(pattern):
             earlier.unlink()
     for project in PROJECTS:
-        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", target]
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "hatchling",
+            "build",
+            "-t",
+            "wheel",
+            "-t",
+            "sdist",
+            "-d",
+            target,
+        ]
         subprocess.run(command, cwd=root / project, check=True, stdout=subprocess.DEVNULL)
     files = sorted([*target.glob("*.whl"), *target.glob("*.tar.gz")])
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", *files], check=True)
