@@ -30,8 +30,8 @@ $(STAMP): requirements.lock pyproject.toml tools/venv.sh
 	@PYTHON="$(PYTHON)" tools/venv.sh $(VENV)
 	@touch $@
 
-kits: ## .kits, from npm: the MCP conformance kit, the Node that it needs, and pyright; their tests run where they are there
-	@npm install --prefix .kits --no-audit --no-fund --loglevel=error node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12 pyright@1.1.414
+kits: ## .kits, from npm: the MCP conformance kit, the Node that it needs, pyright and TypeScript; their tests run where they are there
+	@npm install --prefix .kits --no-audit --no-fund --loglevel=error node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12 pyright@1.1.414 typescript@7.0.2
 
 clients: ## .clients: the published clients of OpenAI's and Anthropic's API, and of front ends; their tests run where they are there
 	@tools/clients.sh
@@ -59,6 +59,8 @@ lint-style: $(STAMP)
 
 lint-scripts: $(STAMP)
 	$(VENV)/bin/oxlint --deny-warnings $(LINTED)
+	@if [ -x .kits/node_modules/.bin/tsc ]; then .kits/node_modules/.bin/tsc -p tools; \
+	else echo "notice: the types of the pages' scripts are not checked: no TypeScript in .kits (make kits)"; fi
 
 lint-types: $(STAMP)
 	$(PY) -m mypy $(TYPED)
