@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup kits clients demo local test check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check site lock sbom audit dist release pythons clean
+.PHONY: help setup kits clients demo local test search check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check site lock sbom audit dist release pythons clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -46,8 +46,15 @@ local: $(STAMP) ## a real model for `cantrip demo local`: the extra "local", and
 test: $(STAMP) ## all tests, half of them on asyncio and half on trio, on all cores (ARGS=... goes to pytest; -n0: one after the other)
 	@$(PYTEST) $(ARGS)
 
+SEED ?= $(shell date +%s)
+search: $(STAMP) ## Hypothesis's random search, 1,000 examples a property (SEED=... repeats one, ARGS=... chooses tests)
+	@echo "to repeat a failure: make search SEED=$(SEED) ARGS=<the id of its test>"
+	@SEARCH=1 $(PYTEST) -m hypothesis --hypothesis-seed=$(SEED) $(ARGS) \
+	  || { echo "to repeat a failure: make search SEED=$(SEED) ARGS=<the id of its test>"; exit 1; }
+
 check-all: $(STAMP) ## the long campaigns: every part of the tests, 2,000 kills, other Pythons (an hour or two)
-	@EXHAUSTIVE=1 $(PYTEST) $(ARGS)
+	@EXHAUSTIVE=1 SHUFFLE=$(SEED) $(PYTEST) $(ARGS)
+	@$(MAKE) search SEED=$(SEED)
 	@$(PY) -m conformance crash --kills 2000
 	@tools/pythons.sh
 
