@@ -41,7 +41,7 @@ SECTIONS = {
         "interrupt": ("control", "End an entity's present episode before its next turn."),
         "fork": ("control", "Continue from a turn with a new entity, and print the answer."),
         "stop": ("entities", "End an entity for good, wherever it runs."),
-        "abandon": ("entities", "End an interrupted entity, and what it spawned, for good."),
+        "abandon": ("entities", "End an interrupted entity and its children for good."),
         "entities": ("entities", "List the long-lived entities, their states and last answers."),
         "resume": ("entities", "Resume entities that a crash interrupted."),
         "schedule": ("schedules", "Give entities work at times: once, repeatedly, or by cron."),

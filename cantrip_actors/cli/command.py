@@ -82,7 +82,7 @@ Url = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this; left out: you, by your login.")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="The name of the author; left out: your login.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what is going on.")]
 MaxCostPerDay = Annotated[
     float | None,

@@ -77,7 +77,7 @@ def _make_plain_answer(model: type[BaseModel], args: Mapping[str, Any]) -> Mappi
     try:
         plain = _dump_answer(answer)
         is_stable = _dump_answer(model.model_validate_json(to_json(plain))) == plain
-    except Exception:  # the author's validator was made for what the entity wrote, not for what pydantic wrote
+    except Exception:  # the author's validator expects the entity's arguments, not those that pydantic writes
         return args
     return plain if is_stable else args
 
@@ -87,9 +87,10 @@ def _dump_answer(answer: BaseModel) -> dict[str, Any]:
 
 
 def read_answer(model: type[BaseModel], answer: Any) -> Any:
-    """Return an answer of the loom as a value of its type. Raises pydantic.ValidationError if it is not of the type.
+    """Return an answer, read from the loom, as a value of its type. Raises pydantic.ValidationError if it is not of the
+    type.
 
-    `model` is that of the gate of `make_typed_done`.
+    `model` is the model of the gate that `make_typed_done` returned.
     """
     return model.model_validate_json(to_json({"answer": answer})).__dict__["answer"]
 
