@@ -419,7 +419,9 @@ async def test_a_firing_for_an_ended_entity_waits_for_the_next_entity_with_its_n
         assert runtime.schedules()[0].is_due
         new = await (invoked(runtime) if how == "invoke" else runtime.ensure("x", SPELL))
         await anyio.sleep(1)
-        assert intents(runtime, new.id if how == "ensure" else new) == (["start", "tick"] if how == "invoke" else ["tick"])
+        assert intents(runtime, new.id if how == "ensure" else new) == (
+            ["start", "tick"] if how == "invoke" else ["tick"]
+        )
 
 
 async def test_a_firing_that_is_set_aside_does_not_delay_others() -> None:
