@@ -27,7 +27,6 @@ from cantrip_actors.gates import wake_me
 from cantrip_actors.loom.stores.store import NextDue
 from cantrip_actors.records.records import GateFinished, IntentGiven
 from cantrip_actors.records.timers import Timer
-from cantrip_actors.runtime.time import scheduler
 from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
