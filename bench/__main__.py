@@ -26,6 +26,10 @@ COMMANDS = {
     "dispatch": ("bench.dispatch", "the cost of a turn of an entity with a dispatch, compared with one without"),
     "suspended": ("bench.suspended", "the memory of entities whose programs wait for children"),
     "entities": ("bench.entities", "the cost of a million unloaded entities, and of loading one"),
+    "scale": (
+        "bench.scale",
+        "the cost of opening, listing, waking, sending and forgetting against the number of entities",
+    ),
     "redact": ("bench.redact", "the cost of redacting clean text, compared with another commit"),
     "simulate": ("bench.simulate", "simulated minutes of an entity of 20 turns with three children, per second of CPU"),
     "cluster": ("bench.cluster", "nodes on Postgres: sends, takeovers, hand-overs, schedules, scaling"),
