@@ -17,9 +17,7 @@ from typer.main import get_group
 from cantrip_actors.cli.extensions import find_command, load_command
 from cantrip_actors.cli.logs import LogFormat, LogLevel, logs
 
-CODES = (
-    "Exit codes: 0 terminated, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
-)
+CODES = "Exit codes: 0 done, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
 
 SECTIONS = {
     "Try it": {

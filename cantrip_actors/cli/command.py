@@ -1,6 +1,6 @@
 """The common part of all commands: options, exit codes, errors, running an entity and printing its answer.
 
-Exit codes: 0 terminated, 3 truncated, 1 failed, 2 a mistake in the command or the recipe, 130 interrupted.
+Exit codes: 0 done, 3 truncated, 1 failed, 2 a mistake in the command or the recipe, 130 interrupted.
 """
 
 from __future__ import annotations

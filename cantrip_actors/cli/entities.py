@@ -238,7 +238,9 @@ def ensure(
             return {"entity_id": entity.id, "name": name, "state": state}
 
         ensured = run_quietly(loom, work, as_json=as_json, backend=backend, makes_loom=True)
-        output.show(ensured, [f"{ensured['entity_id']}  {name}  {ensured['state']}"], as_json=as_json)
+        output.show(
+            ensured, [f"{ensured['entity_id']}  {name}  {output.name_state(ensured['state'])}"], as_json=as_json
+        )
 
 
 @app.command(
@@ -635,7 +637,7 @@ def find_living(loom: Loom, name: str) -> str:
 
     entity = Finder(loom).entity(name)
     if loom.is_over(entity):
-        raise UnknownId(f'entity "{name}" has ended ({loom.state(entity)}): it cannot be continued')
+        raise UnknownId(f'entity "{name}" has ended ({output.name_state(loom.state(entity))}): it cannot be continued')
     return entity
 
 

@@ -216,7 +216,7 @@ def stats(
 
 def _render_statistics(counted: Tally) -> Iterator[str]:
     usage, turns, crystal = counted.usage, counted.turn_durations, counted.crystal_durations
-    states = ", ".join(f"{n:,} {state}" for state, n in sorted(counted.states.items()))
+    states = ", ".join(f"{n:,} {output.name_state(state)}" for state, n in sorted(counted.states.items()))
     yield f"entities    {counted.entities:,} ({states})" if states else "entities    0"
     yield f"turns       {counted.turns:,}, of {counted.utterances:,} utterances; {counted.folds:,} folds"
     yield f"tokens      {usage.prompt_tokens:,} in ({usage.cached_tokens:,} cached), {usage.completion_tokens:,} out"
