@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Arguments = TypeVarTuple("Arguments")
 
-#: What `_take` returns without a message.
+#: The result of `_take` if there is no message.
 _NO_MESSAGE = object()
 
 #: Messages handled in a row before a checkpoint, which costs as much as a short handler.
@@ -79,7 +79,7 @@ class Actor:
     is_supervisor: ClassVar[bool] = False
     #: Whether it uses `serve`, which returns when it is woken to end; any other `run` is cancelled.
     has_default_run: ClassVar[bool] = True
-    #: Whether `terminate` has anything to do. An actor whose `run` has cleaned up sets it to False.
+    #: Whether `terminate` has to be called. An actor whose `run` has cleaned up sets it to False.
     has_terminate: bool = False
     starts_at_once: ClassVar[bool] = True
     has_snapshot: ClassVar[bool] = False
@@ -101,8 +101,8 @@ class Actor:
     async def init(self) -> Any:
         """Initialise. The supervisor continues only when this returns.
 
-        Raising makes the start fail; raising `Ignore` says that the actor is not needed now. `start_child_info`
-        returns its result to the caller.
+        An exception makes the start fail; `Ignore` means that the actor is not needed now. `start_child_info` returns
+        its result to the caller.
         """
 
     async def handle_call(self, message: Any, caller: Caller) -> Any:
@@ -318,7 +318,7 @@ class Actor:
         wait, now = me.system.loop.wait, me.system.loop.now
         handle_call, handle_cast, handle_info = self.handle_call, self.handle_cast, self.handle_info
         left = BATCH
-        while me.stop_reason is None:  # what waits is for the next incarnation: a handler would be cancelled now
+        while me.stop_reason is None:  # waiting messages are for the next incarnation: a handler would be cancelled now
             if box.urgent:
                 await handle_info(box.urgent.popleft()[1])
             elif box.items:

@@ -5,7 +5,7 @@ its restart are each one synchronous change of the records, made in the task tha
 started by any task of the loop, and are started in the host's own context.
 
 `Children` are independent of each other and have no ids: OTP's `simple_one_for_one`, and the children of any actor with
-`has_children`. Their refs identify them, and each is restarted by itself. So a slow `init` delays only the task that
+`has_children`. Their refs identify them, and each is restarted alone. So a slow `init` delays only the task that
 started that child. The ordered children of a static supervisor are in `supervisor.py`.
 
 | the host                 | its children get                                                     |
@@ -141,7 +141,7 @@ class ChildRecord:
             self.retry = None
 
     def restart_later(self, delay: float, retry: Callable[[ChildRecord], object]) -> None:
-        """Call `retry` after `delay` seconds, and never in place: what waits goes first."""
+        """Call `retry` after `delay` seconds, never at once: waiting requests go first."""
         self.cancel_restart()
         system = self.parent.system
         if system.sinks and self.ref is not None:
@@ -402,7 +402,7 @@ class Children(ChildGroup):
             raise ChildNotFound(ref)  # one that has ended is fine, whose child it was does not matter
 
     async def stop_all(self, reason: ExitReason = SHUTDOWN) -> None:
-        """Stop the children that there are, last started first, each within its grace.
+        """Stop all present children, last started first, each within its grace.
 
         Raises:
             TypeError: `reason` is not an exit reason.

@@ -11,7 +11,7 @@ The life of an incarnation:
     any --neither obeys nor dies--> ZOMBIE   (given up by its supervisor; the task may still end)
 
 It is a task in the task group of its supervisor. A *host*, an actor with children, opens a task group of its own in
-that task, under a shield: nothing above cancels its children, code stops them one after the other (`children.py`).
+that task, under a shield: no outer scope cancels its children; code stops them one after the other (`children.py`).
 `scope` is around the actor's own code only.
 
     worker:  with scope: init, run                                           terminate  report the end

@@ -1,9 +1,9 @@
 """Ctrl-C under trio: it reaches the task that the program began with, where that waits, and interrupts no actor.
 
-asyncio does so by itself: the first Ctrl-C cancels the first task. trio raises `KeyboardInterrupt` in whatever code
+asyncio does so already: the first Ctrl-C cancels the first task. trio raises `KeyboardInterrupt` in whatever code
 runs, also between two statements of an actor, of a supervisor, or of a function that opens or closes a system: work is
-lost, tasks are left, and what ends the program is a group of exceptions. trio can be told to wait until the first task
-waits, but only by a function's author for that function, and not for tasks.
+lost, tasks are left, and the program ends with a group of exceptions. trio can defer the interrupt until the first task
+waits, but only within a function whose author says so, and not for tasks.
 
 So while a system is open in a trio program, trio's handler of SIGINT has this one before it. It decides by the code
 that Ctrl-C has interrupted, from the innermost frame outwards:
@@ -44,7 +44,7 @@ def defer_interrupts_in(package: str) -> None:
 
 
 def allow_interrupts(function: F) -> F:
-    """Let Ctrl-C interrupt what this function calls, which is not a package's that defers."""
+    """Let Ctrl-C interrupt the code that this function calls, unless that belongs to a package that defers."""
     _allowing.add(function.__code__)
     return function
 
@@ -74,7 +74,7 @@ def close_guard() -> None:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     assert _original is not None
-    _original(number, None if _is_deferred(frame) else frame)  # trio defers what has no frame
+    _original(number, None if _is_deferred(frame) else frame)  # trio defers an interrupt without a frame
 
 
 def _is_deferred(frame: FrameType | None) -> bool:

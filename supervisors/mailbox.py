@@ -52,7 +52,7 @@ class Caller:
         answered: a reply would be dropped.
         work: the callee's work on the call, if the call is bounded (`ActorRef.call` with `grace`).
         on_late_reply: called with a reply that the caller does not get, because it has left.
-        waiter: what the event loop wakes when there is a reply.
+        waiter: the object that the event loop wakes when there is a reply.
     """
 
     __slots__ = (

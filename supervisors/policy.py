@@ -43,7 +43,7 @@ class RestartVerdict(enum.Enum):
 
 
 def decide_after_exit(restart: Restart, reason: ExitReason) -> RestartVerdict:
-    """Return what happens to a child that ended by itself."""
+    """Return the decision about a child that ended without a request of its supervisor."""
     if restart == "permanent":
         return RestartVerdict.RESTART
     if restart == "temporary":
@@ -73,7 +73,7 @@ class RestartPlan:
 
 
 def plan(strategy: Strategy, children: Sequence[Hashable], failed: Hashable) -> RestartPlan:
-    """Return what the strategy stops and starts after a failure.
+    """Return the children that the strategy stops and starts after a failure.
 
     Args:
         strategy: the supervisor's strategy.

@@ -1,8 +1,8 @@
-"""References to actors, what the package keeps of each, and the values that report an actor's end.
+"""References to actors, the package's record of each, and the values that report an actor's end.
 
-An `ActorRef` is an identity: it owns the mailbox, survives restarts, and is what other code holds. `actor.py` has the
-actor behind it, `incarnation.py` one incarnation of that actor. What only this package may use of an identity is in its
-`ActorIdentity`.
+An `ActorRef` is an identity: it owns the mailbox, survives restarts, and is the object that other code holds.
+`actor.py` has the actor behind it, `incarnation.py` one incarnation of that actor. The parts of an identity that only
+this package may use are in its `ActorIdentity`.
 
 | ref is  | since                                   | cast              | call                            |
 |---------|-----------------------------------------|-------------------|---------------------------------|
@@ -80,7 +80,7 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The final exit reason of an actor, and what its last `run` returned."""
+    """The final exit reason of an actor, and the result of its last `run`."""
 
     reason: ExitReason
     value: Any = None
@@ -175,7 +175,7 @@ NotifyExit = Callable[[ExitReason, bool], object]
 
 @dataclass(slots=True, eq=False)
 class ActorIdentity:
-    """What this package keeps of an actor from its first start to its last end."""
+    """This package's record of an actor, from its first start to its last end."""
 
     id: Any  # among its siblings
     parent: ActorRef | None = None  # its supervisor
@@ -242,7 +242,7 @@ class ActorIdentity:
         self._watchers.append((watcher, final, notify))
 
     def unwatch(self, watcher: object) -> None:
-        """Forget what `watcher` has asked for."""
+        """Forget the monitors and waits of `watcher`."""
         if self._watchers is not None:
             self._watchers = [entry for entry in self._watchers if entry[0] is not watcher] or None
 
@@ -379,7 +379,7 @@ class ActorRef(Generic[A_co]):
                 before, or in the same moment. Synchronous, must not raise.
 
         Returns:
-            what `handle_call` returned, or what the callee passed to `caller.reply`.
+            the reply: the result of `handle_call`, or the value that the callee passed to `caller.reply`.
 
         Raises:
             NotRunning: it was not started, or ended before it handled the call.
@@ -464,7 +464,7 @@ class ActorRef(Generic[A_co]):
         return (await self.outcome()).reason
 
     async def outcome(self) -> Outcome:
-        """Wait until it has ended and will not be restarted; return the reason and what its `run` returned."""
+        """Wait until it has ended and will not be restarted; return the reason and the result of its `run`."""
         identity = self._identity
         if identity.outcome is not None:
             return identity.outcome
@@ -496,7 +496,7 @@ class ActorRef(Generic[A_co]):
 
 
 def identify(ref: ActorRef) -> ActorIdentity:
-    """Return what this package keeps of an actor. The one way from a ref to it."""
+    """Return this package's record of an actor; the only function that goes from a ref to it."""
     return ref._identity  # noqa: SLF001
 
 

@@ -62,7 +62,7 @@ from supervisors.ref import ActorRef, SupervisorRef
 from supervisors.spec import ChildSpec, check_child, check_children, check_flags
 from supervisors.waiting import ScheduledCall
 
-StartResult = tuple[ActorRef | None, Any]  # the ref of a child, and what its `init` returned
+StartResult = tuple[ActorRef | None, Any]  # the ref of a child, and the result of its `init`
 
 
 class ManagementRequest(NamedTuple):
@@ -429,7 +429,7 @@ class DynamicSupervisor(Actor):
     handle_cast = handle_info
 
     async def manage(self, method: str, *arguments: Any) -> Any:
-        """Carry out a request: at once if it waits anyway, else after other tasks had a turn."""
+        """Carry out a request; if the request itself never waits, let other tasks run first."""
         if method in ("start_child", "terminate_child"):
             return await getattr(self, method)(*arguments)
         await anyio.lowlevel.checkpoint()

@@ -135,7 +135,9 @@ class ActorSystem:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> NoReturn:
-            """Say why an attribute is missing: these are those of the event loop that entered it."""
+            """Raise an error that says why an attribute is missing: the event loop that enters the system sets these
+            attributes.
+            """
             if name in ("portal", "loop", "timers", "now"):
                 raise SupervisorsError(f"{name}: this ActorSystem is not entered: use it inside `async with` it")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """How a task waits: until another one wakes it, or until it is time.
 
-*Wake-ups* are the one part of this package that differs between the event loops. Tasks, scopes and groups are anyio's.
+*Wake-ups* are the only part of this package that differs between the event loops. Tasks, scopes and groups are anyio's.
 Only two waits are native, because they are the cost of each message: an actor that waits for its mailbox, and a caller
 that waits for its reply; with `anyio.Event` a call takes 2.4 times as long on asyncio (S-0006). So are three questions
 that anyio does not answer at that price: which task runs, what time it is, and whether asyncio is cancelling all its
@@ -213,7 +213,7 @@ class TimerQueue:
                 try:
                     with anyio.CancelScope(deadline=self._wakes_at):
                         await self._event.wait()
-                except self._loop.cancelled:  # natively: the loop is torn down, and what ends still needs its graces
+                except self._loop.cancelled:  # natively: the loop is torn down, and ending actors still need graces
                     continue
                 finally:
                     self._wakes_at = -math.inf  # it looks at the heap before it waits again

@@ -104,7 +104,9 @@ class Agent:
                 session.cancel()
 
     def cancel(self, method: str, params: Any) -> bool:
-        """Cancel a request; return whether it answers by itself, as a prompt does once its entity has stopped."""
+        """Cancel a request; return whether its own task still answers it, as for a prompt once its entity has
+        stopped.
+        """
         session = None
         if method == "session/prompt" and isinstance(params, Mapping):
             session = self._sessions.get(str(params.get("sessionId")))

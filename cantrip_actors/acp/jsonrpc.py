@@ -76,7 +76,7 @@ class RpcHandler(Protocol):
         """Handle a notification."""
 
     def cancel(self, method: str, params: Any) -> bool:
-        """Cancel a request; return whether it answers by itself. If it does not, its task is cancelled."""
+        """Cancel a request; return whether its own task still answers it. If it does not, its task is cancelled."""
 
 
 class RpcConnection:

@@ -145,7 +145,7 @@ def _render_hint(prompt: ServerPrompt) -> str:
 
 
 def read_arguments(command: str, prompt: ServerPrompt, typed: str) -> dict[str, str]:
-    """Return the arguments of a prompt from what follows its command. Raises RequestError.
+    """Return the arguments of a prompt from the text after its command. Raises RequestError.
 
     A single argument is all of the text. For several, words are given in their order or as `name=value`; quotes keep a
     word with spaces together.
@@ -192,7 +192,7 @@ def _make_unfit_error(command: str, prompt: ServerPrompt, why: str) -> RequestEr
 def _find_prompt(
     messages: Sequence[PromptMessage], own_prompt: EditorPrompt, source: Mapping[str, Any], command: str
 ) -> EditorPrompt:
-    """Return a server's messages as a prompt, with what the user has added."""
+    """Return a server's messages as a prompt, with the user's additions."""
     end = max((at for at, message in enumerate(messages, 1) if message.role == "user"), default=0)
     start = end
     while start and messages[start - 1].role == "user":

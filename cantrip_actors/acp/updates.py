@@ -74,7 +74,7 @@ def question_text(request: Request) -> str:
 
 
 def read_choice(answer: Any) -> str:
-    """Return the option that an editor answers a permission with, "cancelled", or what else it says.
+    """Return the option with which an editor answers a permission request, "cancelled", or any other outcome.
 
     Some editors name an option by its kind, and some give the outcome without the object around it.
     """

@@ -105,7 +105,7 @@ class AgentDispatcher(Generic[T, R, D]):
 
 
 def join_in_one_line(wrong: Exception | None) -> str:
-    """Return an exception in one line; a validation error as what is wrong, without links."""
+    """Return an exception in one line; a validation error as its problems, without links."""
     if not isinstance(wrong, ValidationError):
         return str(wrong) if wrong is None else f"{type(wrong).__name__}: {wrong}"
     problems = wrong.errors(include_url=False, include_input=False)

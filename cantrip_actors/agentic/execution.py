@@ -106,7 +106,7 @@ class Controller:
             return response_of(episode)
         if isinstance(error, ToolFailed) and raised:
             error = raised[-1]
-        assert error is not None, "ControllerFailed is raised from what happened"
+        assert error is not None, "ControllerFailed is raised from the cause"
         error.add_note(f"entity {where} ran it: its steps up to here are in the loom")
         raise error
 

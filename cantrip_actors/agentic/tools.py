@@ -88,7 +88,7 @@ class ToolRegistry:
     def call(self, name: str, args: Any) -> Any:
         """Run a tool, once, and return its result (a coroutine if it is async).
 
-        Raises UnknownTool (a RuntimeError), TypeError for `args` of another type, and what the tool raises.
+        Raises UnknownTool (a RuntimeError), TypeError for `args` of another type, and the exceptions of the tool.
         """
         tool = self._tools.get(name)
         if tool is None:
@@ -106,7 +106,7 @@ class ToolRegistry:
         """Return the tools as gates, for the circle of a controller, or of a parent that starts one by `call_agent`.
 
         A gate returns the result as JSON. A text, and a result with whole numbers past 64 bits, is returned as its JSON
-        text, which keeps it exactly. `witness` is called with what a tool raises.
+        text, which keeps it exactly. `witness` is called with the exceptions of tools.
         """
         return [
             replace(tool.gate, function=self._make_answering(name, tool, witness)) for name, tool in self._tools.items()

@@ -1,4 +1,4 @@
-"""The capability text of a circle: what an entity is told, after its system prompt, about the medium of its circle."""
+"""The capability text of a circle: it describes the medium to the entity, after the system prompt."""
 
 from __future__ import annotations
 

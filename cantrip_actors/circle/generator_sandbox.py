@@ -1,8 +1,8 @@
 """The base of sandboxes that others write: a program is a generator, which yields its gate calls.
 
 The generator waits for a gate where it has yielded, so a program that waits holds no thread. This base counts gate
-calls and time, bounds the output, and undoes a turn that exceeds a limit. A subclass runs programs (`run`), and says
-what their state is (`save`, `restore`).
+calls and time, bounds the output, and undoes a turn that exceeds a limit. A subclass runs programs (`run`), and saves
+and restores their state (`save`, `restore`).
 """
 
 from __future__ import annotations

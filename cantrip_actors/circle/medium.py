@@ -1,8 +1,8 @@
 """The contract of the mediums: how an entity's program runs in a sandbox, one pure step at a time.
 
 A turn of a code circle is a sequence of steps. `begin(code)` runs the program until it calls a gate, or ends; `answer`
-continues with what the gate returned. Between two steps nothing is held: no thread, no worker, no lock. The gate runs
-in the event loop like any other, without a limit by the sandbox, while the program is a value (`Suspended.state`).
+continues with the result of the gate. Between two steps the sandbox holds no thread, no worker and no lock. The gate
+runs in the event loop like any other, without a limit by the sandbox, while the program is a value (`Suspended.state`).
 
 A step blocks while the program computes: call it in a thread. It is bounded: a program that exceeds a limit ends as
 `Exceeded`, within that limit and a second, and the sandbox is then as it was before the turn. An exception of the
@@ -119,7 +119,7 @@ class Medium(Protocol):
     A response without a program of its own is searched for such blocks. If empty, its name and "" count.
     """
     settings: Mapping[str, Any] = MappingProxyType({})
-    """What its user chose, as JSON: part of the recorded circle and of the cantrip's id."""
+    """The settings that its user chose, as JSON: part of the recorded circle and of the cantrip's id."""
 
     @abstractmethod
     def capability(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
@@ -147,7 +147,8 @@ _NEEDS: Final = {
     "javascript": ("the engine QuickJS", "js"),
     "shell": ("a filter of system calls and a parser", "shell"),
 }
-"""What each medium of this package needs, and the extra that installs it. A medium is imported on first use."""
+"""The modules that each medium of this package needs, and the extra that installs them. A medium is imported on first
+use."""
 
 
 def medium(chosen: str | Language, jail: str | None = None) -> Medium:
@@ -179,12 +180,12 @@ def medium(chosen: str | Language, jail: str | None = None) -> Medium:
 
 
 def read_medium_argument(medium: Any) -> Language:
-    """Return the medium that a circle is given, which is none of this package: itself, or an installed one by name."""
+    """Return the medium of a circle that is not one of this package: an object, or an installed medium by name."""
     return make_installed(medium) if isinstance(medium, str) else validate_medium(medium)
 
 
 def validate_medium(medium: Any) -> Medium:
-    """Return a medium of a user. Raises InvalidCantrip if it is none, or cannot be recorded."""
+    """Return a medium of a user. Raises InvalidCantrip if the value is not a medium, or cannot be recorded."""
     missing = [name for name in _MEMBERS if getattr_static(medium, name, None) is None]
     if missing or isinstance(medium, type):
         text = "a class" if isinstance(medium, type) else f"this lacks {', '.join(missing)}"

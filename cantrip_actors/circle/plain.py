@@ -1,8 +1,8 @@
 """Convert a gate's result to a JSON value: the form that the crystal reads and the loom stores (D-005).
 
-Nothing is lost and nothing is guessed. A value without a JSON form is converted to the nearest one (NaN to "NaN", a
-date to ISO 8601, a set to a sorted list, bytes to text or base64); if there is none, `NotPlain` says where in the
-result the value is. The converted value is a copy: a list that the gate changes later does not change the loom. An
+The conversion loses no data and guesses none. A value without a JSON form is converted to the nearest one (NaN to
+"NaN", a date to ISO 8601, a set to a sorted list, bytes to text or base64); if there is none, `NotPlain` says where in
+the result the value is. The converted value is a copy: a list that the gate changes later does not change the loom. An
 image becomes its handle, and `convert_with_images` also returns the images.
 
 pydantic is imported where it is used: a worker of the Python medium imports this file whenever it starts, and rarely

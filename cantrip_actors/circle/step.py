@@ -75,7 +75,7 @@ _WORDS: Final[dict[Limit, str]] = {
 
 
 class _ProgramStep(Value, frozen=True, tag_field="step", tag=str.lower):
-    """Base of what a step returns: a worker writes it as JSON, without the state."""
+    """Base of the results of a step: a worker writes it as JSON, without the state."""
 
 
 class Suspended(_ProgramStep, frozen=True):

@@ -17,9 +17,7 @@ from typer.main import get_group
 from cantrip_actors.cli.extensions import find_command, load_command
 from cantrip_actors.cli.logs import LogFormat, LogLevel, logs
 
-CODES = (
-    "Exit codes: 0 terminated, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
-)
+CODES = "Exit codes: 0 done, 3 truncated by a ward, 1 failed, 2 a mistake in the command or recipe, 130 interrupted."
 
 SECTIONS = {
     "Try it": {
@@ -41,7 +39,7 @@ SECTIONS = {
         "interrupt": ("control", "End an entity's present episode before its next turn."),
         "fork": ("control", "Continue from a turn with a new entity, and print the answer."),
         "stop": ("entities", "End an entity for good, wherever it runs."),
-        "abandon": ("entities", "End an interrupted entity, and what it spawned, for good."),
+        "abandon": ("entities", "End an interrupted entity and its children for good."),
         "entities": ("entities", "List the long-lived entities, their states and last answers."),
         "resume": ("entities", "Resume entities that a crash interrupted."),
         "schedule": ("schedules", "Give entities work at times: once, repeatedly, or by cron."),

@@ -1,4 +1,4 @@
-"""What a user writes where a command takes a cantrip: the path of a recipe, or `module:attribute`."""
+"""The argument with which a command takes a cantrip: the path of a recipe, or `module:attribute`."""
 
 from __future__ import annotations
 

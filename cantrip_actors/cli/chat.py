@@ -42,7 +42,7 @@ def chat(
         str | None,
         typer.Argument(metavar="NAME|RECIPE", help="An entity; or a recipe or module:attribute; left out: the newest."),
     ] = None,
-    name: Annotated[str | None, typer.Option("--name", help="What a new entity is called.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The name of a new entity.")] = None,
     crystal: CrystalOption = None,
     gate: GateOption = None,
     system: SystemOption = None,

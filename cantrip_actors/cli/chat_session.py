@@ -94,7 +94,7 @@ def run(url: str, find: FindEntity, *, backend: str) -> int:
 
 
 class ChatScreen(Watcher):
-    """What is written to the terminal; while it is paused, a person is asked something there."""
+    """The text for the terminal; while it is paused, a person is asked something there."""
 
     def __init__(self) -> None:
         self._is_free = anyio.Event()
@@ -361,7 +361,7 @@ class ChatSession:
         """Have the next message take a file with it; without a path, take none."""
         if not path:
             self._attached.clear()
-            self._screen.write_line("· nothing is sent with your next message")
+            self._screen.write_line("· no file is sent with your next message")
             return
         try:
             attached = await anyio.to_thread.run_sync(partial(_read_attachment, path))

@@ -60,7 +60,7 @@ Recipes = Annotated[
 ]
 CapacityOption = Annotated[int, typer.Option("--capacity", min=1, help="Root entities that may be at work at once.")]
 ReleaseOption = Annotated[
-    str, typer.Option("--release", help="The name of what is deployed; the newest one is preferred.")
+    str, typer.Option("--release", help="The name of the deployed version; the newest one is preferred.")
 ]
 QueueOptions = Annotated[
     list[str] | None,
@@ -191,7 +191,9 @@ async def _run_worker(
 def _answer_checks(
     runtime: Runtime, telemetry: Telemetry, health: str, stack: AsyncExitStack
 ) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Answer health checks until `stack` is closed; return what has to run meanwhile. Raises CannotServe."""
+    """Answer health checks until `stack` is closed; return the function that has to run meanwhile. Raises
+    CannotServe.
+    """
     import_extra("cantrip_actors.http", "serve", "--health")
     from cantrip_actors.http.health import TICK, Pulse, health_server
 
@@ -375,7 +377,7 @@ def stranded(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the entities that have work and that no living node can run, and those in quarantine."""
     stranded_entities = run_quietly(loom, lambda runtime: runtime.cluster.stranded(), as_json=as_json)
     rows = [entity._asdict() for entity in stranded_entities]
-    print_rows(rows, _render_stranded(rows), "nothing is stranded", as_json=as_json)
+    print_rows(rows, _render_stranded(rows), "no entity is stranded", as_json=as_json)
 
 
 @cluster.command(epilog=examples("cantrip cluster queues", "cantrip cluster queues --json"))

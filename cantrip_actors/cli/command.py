@@ -1,6 +1,6 @@
 """The common part of all commands: options, exit codes, errors, running an entity and printing its answer.
 
-Exit codes: 0 terminated, 3 truncated, 1 failed, 2 a mistake in the command or the recipe, 130 interrupted.
+Exit codes: 0 done, 3 truncated, 1 failed, 2 a mistake in the command or the recipe, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ Url = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who does this; left out: you, by your login.")]
+By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="The name of the author; left out: your login.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what is going on.")]
 MaxCostPerDay = Annotated[
     float | None,

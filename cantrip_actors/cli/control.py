@@ -44,7 +44,7 @@ app = typer.Typer(rich_markup_mode=None)
 @app.command(epilog=examples('cantrip steer notes "Use metric units"'))
 def steer(
     name: Name,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What it is to know before it goes on.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The message for its next query.")],
     key: Key = None,
     loom: Url = LOOM,
     image: ImagesOption = None,
@@ -104,7 +104,7 @@ def fork(
     turn: Annotated[
         str, typer.Argument(metavar="ID", help="A turn, or an entity, whose last turn is meant; or its name.")
     ],
-    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the fork is to achieve.")],
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="The intent of the fork.")],
     lasting: Annotated[bool, typer.Option("--lasting", help="Make a long-lived entity, for `cantrip send`.")] = False,
     key: Key = None,
     recipe: RecipeOption = None,

@@ -167,8 +167,8 @@ def _choose_cantrip(
 @app.command(epilog=examples('cantrip invoke notes.yaml "Read my notes" --name notes'))
 def invoke(
     recipe: RecipeArgument,
-    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What the entity is to achieve first.")],
-    name: Annotated[str | None, typer.Option("--name", help="What to call it.")] = None,
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="The first intent of the entity.")],
+    name: Annotated[str | None, typer.Option("--name", help="Its name.")] = None,
     key: BeginningKey = None,
     loom: Url = LOOM,
     context: ContextOption = None,
@@ -209,7 +209,7 @@ def invoke(
 
 @app.command(epilog=examples("cantrip ensure notes notes.yaml"))
 def ensure(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
     recipe: RecipeArgument,
     loom: Url = LOOM,
     as_json: Json = False,
@@ -238,7 +238,9 @@ def ensure(
             return {"entity_id": entity.id, "name": name, "state": state}
 
         ensured = run_quietly(loom, work, as_json=as_json, backend=backend, makes_loom=True)
-        output.show(ensured, [f"{ensured['entity_id']}  {name}  {ensured['state']}"], as_json=as_json)
+        output.show(
+            ensured, [f"{ensured['entity_id']}  {name}  {output.name_state(ensured['state'])}"], as_json=as_json
+        )
 
 
 @app.command(
@@ -248,7 +250,7 @@ def ensure(
 )
 def send(
     name: Name,
-    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do next.")],
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="The next intent.")],
     key: Key = None,
     recipe: RecipeOption = None,
     loom: Url = LOOM,
@@ -289,7 +291,7 @@ def send(
 )
 def post(
     name: Name,
-    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do next.")],
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="The next intent.")],
     key: Key = None,
     loom: Url = LOOM,
     context: ContextOption = None,
@@ -386,7 +388,7 @@ async def _withdraw_submission(runtime: Runtime, key: str) -> dict[str, str]:
 )
 def submit(
     cantrip: Annotated[str, typer.Argument(metavar="CANTRIP", help="The name of a cantrip that a node serves.")],
-    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do.")],
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="Its intent.")],
     queue: Annotated[str, typer.Option("--queue", help="The queue that it waits in: cantrip cluster queues.")] = "",
     priority: Annotated[
         int, typer.Option("--priority", min=-100, max=100, help="Those of a higher priority begin first.")
@@ -434,7 +436,7 @@ def undo(
 def compact(
     name: Name,
     instructions: Annotated[
-        str | None, typer.Argument(metavar="[INSTRUCTIONS]", help="What the summary has to keep.")
+        str | None, typer.Argument(metavar="[INSTRUCTIONS]", help="Instructions for the summary.")
     ] = None,
     recipe: RecipeOption = None,
     loom: Url = LOOM,
@@ -484,7 +486,7 @@ def stop(name: Name, loom: Url = LOOM, as_json: Json = False) -> None:
 
 @app.command(epilog=examples("cantrip abandon 5f3a9c1e"))
 def abandon(entity: Name, loom: Url = LOOM, as_json: Json = False) -> None:
-    """End an interrupted entity, and what it spawned, for good."""
+    """End an interrupted entity and its children for good."""
     _end(entity, loom, as_json=as_json)
 
 
@@ -569,7 +571,7 @@ def resume(
 ) -> None:
     """Resume entities that a crash interrupted.
 
-    Each continues from where it stood. Print their answers.
+    Each continues where it was interrupted. Print their answers.
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import CantripError
@@ -635,7 +637,7 @@ def find_living(loom: Loom, name: str) -> str:
 
     entity = Finder(loom).entity(name)
     if loom.is_over(entity):
-        raise UnknownId(f'entity "{name}" has ended ({loom.state(entity)}): it cannot be continued')
+        raise UnknownId(f'entity "{name}" has ended ({output.name_state(loom.state(entity))}): it cannot be continued')
     return entity
 
 

@@ -57,7 +57,7 @@ def is_mistake(error: CantripError) -> bool:
     return isinstance(
         error,
         (
-            *(ValueError, LookupError),  # their messages say what came and what was expected
+            *(ValueError, LookupError),  # their messages name the actual and the expected value
             *(InvalidCantrip, InvalidDecision, InvalidFile, InvalidImage, InvalidIntent, InvalidSchedule),
             *(UnknownEntity, UnknownId, LoomUnusable, Unreachable),
         ),

@@ -1,4 +1,4 @@
-"""What installed packages add to the command line, through entry points.
+"""The additions of installed packages to the command line, through entry points.
 
 Three groups of entry points count. `cantrip_actors.commands` has commands: the name is the command's, and the object a
 `typer.Typer` that has a command or a group of this name. `cantrip_actors.routes` has functions that return what a

@@ -151,7 +151,7 @@ async def _pause(watcher: Watcher | None, terminal: anyio.Lock) -> AsyncIterator
 
 
 def _identify(request: Request) -> tuple[str, str]:
-    """Return what tells a request from all others: a dispatch waits several times, under one id."""
+    """Return the identity of a request, which is more than its id: a dispatch waits several times under one id."""
     return request.id, request.asked_at
 
 
@@ -169,7 +169,8 @@ def _announce(request: Request, loom: str) -> None:
 async def _ask(runtime: Runtime, request: Request, name: str | None, keyboard: Keyboard, by: str) -> bool:
     """Ask until the request is decided; return False if the input has ended.
 
-    The request is shown again above each question, so that what a person reads there is what the answer decides.
+    The request is shown again above each question, so that the answer decides exactly the text that the person reads
+    there.
     """
     is_question = request.kind in _COMMANDS
     keyboard.discard()

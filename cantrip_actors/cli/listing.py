@@ -13,8 +13,16 @@ if TYPE_CHECKING:
     from cantrip_actors import Loom
     from cantrip_actors.loom.stores.selection import ListedEntity, Selection
 
+
+def _read_state(state: str | None) -> str | None:
+    return "terminated" if state == "done" else state
+
+
 ListedState = Annotated[
-    str | None, typer.Option("--state", help="Only those in this state, such as active, waiting or failed.")
+    str | None,
+    typer.Option(
+        "--state", callback=_read_state, help="Only those in this state, such as active, waiting, done or failed."
+    ),
 ]
 ListedCantrip = Annotated[
     str | None, typer.Option("--cantrip", metavar="NAME", help="Only those that work with the cantrip of this name.")

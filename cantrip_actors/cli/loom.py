@@ -171,7 +171,7 @@ def thread(
 def spending(
     entity: HistoryIdArgument,
     loom: Url = LOOM,
-    per: Annotated[SpendingPeriod, typer.Option(help="What to sum up by.")] = SpendingPeriod.day,
+    per: Annotated[SpendingPeriod, typer.Option(help="The group of each sum.")] = SpendingPeriod.day,
     zone: Annotated[str, typer.Option(metavar="ZONE", help="Whose days and months.")] = "UTC",
     as_json: Json = False,
 ) -> None:
@@ -197,8 +197,8 @@ def verify(
 ) -> None:
     """Check every record against the hash chain of its tree: was any edited, moved or taken out?
 
-    With the key of a sealed loom this also finds what somebody without the key has forged, cut off or swapped. With
-    heads of an earlier time it finds a loom that was replaced by an older copy of itself, with or without a key.
+    With the key of a sealed loom this also finds records that an author without the key has forged, cut off or swapped.
+    With heads of an earlier time it finds a loom that was replaced by an older copy of itself, with or without a key.
 
     The fingerprint is the same for every loom with the same records: note it, and compare it later.
     """

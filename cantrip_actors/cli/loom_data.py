@@ -34,7 +34,7 @@ LoomArgument = Annotated[str, typer.Argument(metavar="URL", help="The loom: sqli
 def forget(
     entity: Annotated[str, typer.Argument(metavar="ID", help="An entity, or its name; the end of an id is enough.")],
     loom: Url = LOOM,
-    by: Annotated[str, typer.Option("--by", help="Who asked for it.")] = "",
+    by: Annotated[str, typer.Option("--by", help="The person who asked for it.")] = "",
     why: Annotated[str, typer.Option("--why", help="For what reason.")] = "",
     forks: Annotated[bool, typer.Option("--forks", help="Forget the entities that were forked from it, too.")] = False,
     parents: Annotated[

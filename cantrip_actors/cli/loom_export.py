@@ -39,7 +39,7 @@ class ExportFormat(StrEnum):
 
 
 WithoutImages = Annotated[bool, typer.Option("--without-images", help="Leave images out: they cannot be redacted.")]
-AsItIs = Annotated[bool, typer.Option("--as-it-is", help="Leave in what looks like a key or a password.")]
+AsItIs = Annotated[bool, typer.Option("--as-it-is", help="Leave in texts that look like a key or a password.")]
 
 
 @app.command(
@@ -141,7 +141,7 @@ def _join_as_array(lines: Iterable[bytes]) -> Iterator[bytes]:
     ),
 )
 def search(
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What to look for, in any case.")] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The text to search for, in any case.")] = None,
     loom: Url = LOOM,
     regex: Annotated[str | None, typer.Option("--regex", metavar="EXPRESSION", help="An expression instead.")] = None,
     gate: Annotated[
@@ -179,7 +179,7 @@ def search(
         if as_json:
             output.print_json([asdict(hit) for hit in hits[:limit]])
         else:
-            print_styled(map(_render_hit, hits[:limit]), or_else="nothing was found")
+            print_styled(map(_render_hit, hits[:limit]), or_else="no turn has this text")
             if len(hits) > limit:
                 output.print_note(f"there is more: --limit shows more than {limit}")
         if not hits:
@@ -216,7 +216,7 @@ def stats(
 
 def _render_statistics(counted: Tally) -> Iterator[str]:
     usage, turns, crystal = counted.usage, counted.turn_durations, counted.crystal_durations
-    states = ", ".join(f"{n:,} {state}" for state, n in sorted(counted.states.items()))
+    states = ", ".join(f"{n:,} {output.name_state(state)}" for state, n in sorted(counted.states.items()))
     yield f"entities    {counted.entities:,} ({states})" if states else "entities    0"
     yield f"turns       {counted.turns:,}, of {counted.utterances:,} utterances; {counted.folds:,} folds"
     yield f"tokens      {usage.prompt_tokens:,} in ({usage.cached_tokens:,} cached), {usage.completion_tokens:,} out"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from cantrip_actors import Loom, Move, Turn
 from cantrip_actors.cli.errors import UnknownId
-from cantrip_actors.cli.output import one_line, short, tokens
+from cantrip_actors.cli.output import name_state, one_line, short, tokens
 from cantrip_actors.cli.progress import STYLES, Branch, draw
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.loom.export.conversation import Heard, list_messages_by_turn
@@ -158,7 +158,7 @@ def entity_table(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text]:
         line = Text(end="")
         line.append(f"{short(row['id']):<10}", "bold")
         line.append(f"{row['at'][:16].replace('T', ' '):<18}")
-        line.append(f"{row['state']:<14}", STYLES.get(row["state"], "yellow"))
+        line.append(f"{name_state(row['state']):<14}", STYLES.get(row["state"], "yellow"))
         line.append(f"{row['turns']:>6,}{row['entities']:>6,}  {row['tokens']:>10,}  ")
         sign = "fork: " if row["forked"] else ""
         line.append(sign + one_line(row["intent"], max(20, width - 66)))
@@ -201,7 +201,7 @@ def render_entities(rows: Iterable[dict[str, Any]], width: int) -> Iterator[Text
             yield Text(f"{'ENTITY':<10}{'NAME':<18}{'STATE':<14}{'INTENTS':>8}{'TURNS':>7}  SAID LAST", "dim")
         line = Text(end="").append(f"{short(row['id']):<10}", "bold")
         line.append(f"{one_line(row['name'] or '', 17):<18}")
-        line.append(f"{row['state']:<14}", STYLES.get(row["state"], "yellow"))
+        line.append(f"{name_state(row['state']):<14}", STYLES.get(row["state"], "yellow"))
         line.append(f"{row['intents']:>8,}{row['turns']:>7,}  {one_line(row['last_said'] or '', max(20, width - 60))}")
         yield line
 
@@ -232,7 +232,7 @@ def _render_entity(loom: Loom, entity: str, width: int) -> Branch:
     state = row["state"]
     line = Text(end="").append("fork " if row["forked"] else "", "magenta").append(short(entity), "bold")
     line.append(f" {one_line(row['intent'], max(30, width - 70))} ")
-    line.append(state, STYLES.get(state, "yellow"))
+    line.append(name_state(state), STYLES.get(state, "yellow"))
     line.append(f" · {tokens(row['tokens'])}", "dim")
     return Branch(line, list(_render_turns(loom, entity, width)))
 
@@ -422,7 +422,7 @@ def _render_title(turn: Turn) -> Text:
 
 def _append_end(line: Text, turn: Turn) -> Text:
     if turn.terminated:
-        line.append(" terminated", "green")
+        line.append(" completed", "green")
     if turn.truncated:
         line.append(f" truncated by {turn.ward or 'its surroundings'}", "yellow")
     if turn.undone:

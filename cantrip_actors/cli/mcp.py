@@ -53,7 +53,7 @@ def serve(
     ] = "127.0.0.1:8000",
     tokens: Annotated[
         Path | None,
-        typer.Option("--tokens", metavar="FILE", help="With --http: who may do what, as for cantrip serve."),
+        typer.Option("--tokens", metavar="FILE", help="With --http: the file of tokens, as for cantrip serve."),
     ] = None,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="With --http: let every user of this machine do everything.")

@@ -29,7 +29,9 @@ TokenVariable = Annotated[
     str | None,
     typer.Option("--token-env", metavar="NAME", help="The environment variable with the bearer token for a URL."),
 ]
-Scopes = Annotated[list[str] | None, typer.Option("--scope", metavar="SCOPE", help="What to ask for; may be repeated.")]
+Scopes = Annotated[
+    list[str] | None, typer.Option("--scope", metavar="SCOPE", help="A scope to ask for; repeat for more.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -133,6 +133,11 @@ def short(id: str) -> str:
     return id[-8:]
 
 
+def name_state(state: str) -> str:
+    """Return a state, or the reason of an end, as people read it: "done" for SPEC's word `terminated`."""
+    return "done" if state == "terminated" else state
+
+
 def tokens(count: int) -> str:
     """Return a count of tokens in a few characters."""
     return f"{count:,} tokens" if count < 10_000 else f"{count / 1000:,.0f}k tokens"

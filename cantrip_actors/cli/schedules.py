@@ -53,7 +53,7 @@ ScheduleIdArgument = Annotated[
 )
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a long-lived entity, or of a cantrip.")],
-    intent: Annotated[str, typer.Argument(metavar="INTENT", help="What it is to do at each firing.")],
+    intent: Annotated[str, typer.Argument(metavar="INTENT", help="The intent of each firing.")],
     at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Once: a time, ISO 8601.")] = None,
     every: Annotated[
         str | None, typer.Option("--every", metavar="TIME", help="Again and again: 12h, 30m, or a number of seconds.")

@@ -177,8 +177,8 @@ def _show(ready: Any) -> None:
 
 @app.command("token", epilog=examples("cantrip serve token ci --scope cast --scope read --tenant acme"))
 def token(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What records call whoever holds the token.")],
-    scope: Annotated[list[str], typer.Option("--scope", metavar="SCOPE", help="What it allows; repeat for more.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the token's holder in records.")],
+    scope: Annotated[list[str], typer.Option("--scope", metavar="SCOPE", help="A scope of it; repeat for more.")],
     tenant: Annotated[str | None, typer.Option("--tenant", help="Whose entities it sees; left out: all.")] = None,
     tokens: Annotated[Path, typer.Option("--tokens", metavar="FILE", help="The file to add it to.")] = TOKENS,
 ) -> None:

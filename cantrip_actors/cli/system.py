@@ -40,7 +40,7 @@ def system(
 
 
 def _list_facts(state: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what the service tells besides its actors: a heading and a text each."""
+    """Yield the state of the service besides its actors: a heading and a text each."""
     loom = state["loom"]
     size = "" if loom["size"] is None else f"  {loom['size']:,} bytes"
     yield "loom", f"{loom['url']}  durability {loom['durability']}  backlog {loom['backlog']}{size}"

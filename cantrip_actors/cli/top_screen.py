@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rich.text import Text
 
-from cantrip_actors.cli.output import short, tokens
+from cantrip_actors.cli.output import name_state, short, tokens
 from cantrip_actors.cli.terminal import printable
 from cantrip_actors.redact.visible import shorten
 
@@ -75,7 +75,9 @@ def select_rows(overview: OverviewData, view: TopSelections) -> list[Mapping[str
     rows = [
         row
         for row in overview["entities"]
-        if not wanted or any(wanted in str(row[name] or "").lower() for name in ("id", "name", "cantrip", "state"))
+        if not wanted
+        or wanted in name_state(row["state"] or "")
+        or any(wanted in str(row[name] or "").lower() for name in ("id", "name", "cantrip"))
     ]
     match view.sort:
         case "state":
@@ -194,7 +196,7 @@ def _render_entities(overview: OverviewData, view: TopSelections, height: int) -
 def _render_entity(row: Mapping[str, Any], now: str, *, is_selected: bool) -> Text:
     state = row["state"]
     line = Text(f"{'>' if is_selected else ' '} {short(row['id']):<8} ", "reverse" if is_selected else "")
-    line.append(f"{SIGNS.get(state, '!')} {state:<10} ", STYLES.get(state, "yellow"))
+    line.append(f"{SIGNS.get(state, '!')} {name_state(state):<10} ", STYLES.get(state, "yellow"))
     line.append(f"{_render_age(row['began'], now):>6} {row['turns']:>6} {row['tokens']:>8} {row['cost']:>9.4f}  ")
     return line.append("  " * row["depth"] + _clean(row["name"] or row["cantrip"] or row["crystal"]))
 

@@ -30,7 +30,7 @@ from cantrip_actors import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from cantrip_actors.cli.output import as_json, one_line, short, tokens, turns
+from cantrip_actors.cli.output import as_json, name_state, one_line, short, tokens, turns
 from cantrip_actors.cli.progress import Progress
 from cantrip_actors.cli.terminal import console
 from cantrip_actors.stream.events import build_event_fields
@@ -107,7 +107,7 @@ class PlainLines(_LineWatcher):
                 entity = self._progress.entities.get(event.entity_id)
                 used = "" if entity is None else f" after {turns(entity.turns)}, {tokens(entity.tokens)}"
                 why = f": {one_line(event.detail, 200)}" if event.detail else ""
-                yield f"ended, {event.reason}{used}{why}"
+                yield f"ended, {name_state(event.reason)}{used}{why}"
             case MissedEvent():
                 yield f"({event.count} events not shown)"
             case _:

@@ -94,7 +94,9 @@ class TokenAccess(Access):
 
 
 async def run_in_thread(work: Callable[[], T]) -> T:
-    """Return what `work` returns in a worker thread, which is left behind when the query is cancelled."""
+    """Return the result of `work`, which runs in a worker thread; the thread is abandoned when the query is
+    cancelled.
+    """
     result = await _threads.attempt(work)
     if isinstance(result, Failure):
         raise result.exception

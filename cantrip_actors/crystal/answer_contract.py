@@ -1,4 +1,5 @@
-"""What a crystal's answer has to be, and what the crystal is asked if it is not (CRYSTAL-3, CRYSTAL-4, CRYSTAL-5).
+"""The rules for a crystal's answer, and the question to a crystal whose answer breaks one (CRYSTAL-3, CRYSTAL-4,
+CRYSTAL-5).
 
 | rule | the answer | if it breaks the rule |
 |---|---|---|
@@ -97,7 +98,7 @@ def _check_tool_choice(response: Response, invocation: Invocation) -> None:
 
 
 def ask_again(invocation: Invocation, failed: NotAsAsked) -> Invocation:
-    """Return the same question, with the rejected answer and what is wanted instead."""
+    """Return the same question, with the rejected answer and the requirement that it missed."""
     response = failed.response
     text = (
         add_handles(response.content, response.images)

@@ -26,7 +26,7 @@ TIMEOUT: Final = 90.0
 
 _READ: Final = ToolDefinition(
     "read_file",
-    "Read a text file and return what is in it.",
+    "Read a text file and return its content.",
     {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"], "additionalProperties": False},
 )
 _ADD: Final = ToolDefinition(

@@ -191,7 +191,7 @@ class Draft:
         """Begin a call, which ends what flows. If the server gave no id, or one that is taken, the call gets a new id.
 
         An empty name is kept: no gate has it, and the entity observes that. Raises ProviderError for a name that is
-        missing or no text.
+        missing or is not a text.
         """
         self.start()
         self.end_flow()
@@ -491,7 +491,7 @@ MODALITIES: Final = ("text", "image", "audio")
 
 
 def count_modalities(read: Mapping[str, Any], written: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return the tokens of each modality from details as `{"audio_tokens": 7}`, of what was read and what was made."""
+    """Return the tokens of each modality from details as `{"audio_tokens": 7}`, of the prompt and of the answer."""
     both = {
         side: {modality: count for modality in MODALITIES if (count := tokens(details.get(f"{modality}_tokens")))}
         for side, details in (("input", read), ("output", written))

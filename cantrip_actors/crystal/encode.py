@@ -8,11 +8,11 @@ is encoded whole.
 This file keeps the promises of the contract to every provider, whatever the context holds:
 
 - every call is answered, right after the utterance that made it, in the order of the calls; a call without a result
-  gets one that says so, and a result without its call becomes plain text;
+  gets a result that says so, and a result without its call becomes plain text;
 - no two calls of a context have the same id; ids, names and arguments of calls are such that the provider takes them
   (`history.py`);
 - the results and texts between two utterances are one run: results first, then texts;
-- an image or another file is sent in its place, or a line of text says why not (`images.py`);
+- an image or another file is sent at its place in the text, or a line of text says why it is missing (`images.py`);
 - an image that the model made is sent in the model's own blocks, or right after its utterance.
 
 The `Writer` of a family makes the fragments of utterances and runs, each the JSON of one element of the request's list

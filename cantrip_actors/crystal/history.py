@@ -1,9 +1,9 @@
-"""What a provider accepts in an utterance that is sent back to it, so that no answer makes later queries fail.
+"""The parts of an utterance that a provider accepts when it is sent back, so that no answer makes later queries fail.
 
 An utterance may come from any model, and from one that ignored its instructions: the loom keeps it as it was, and each
-request has it in the form that the provider of this request accepts. `HISTORIES` says for each provider what that is,
-field by field; the functions below fit one field each. The patterns are those that the providers document, or name in
-their refusals.
+request has it in the form that the provider of this request accepts. `HISTORIES` has the rules of each provider, field
+by field; each function below fits one field. The patterns are those that the providers document, or name in their
+refusals.
 
 | field | rule | where it does not fit |
 |---|---|---|
@@ -41,7 +41,9 @@ _STEM: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class HistoryRules:
-    """What one provider accepts in the utterances of a history; the head of this file says what happens to the rest."""
+    """The rules of one provider for the utterances of a history; the head of this file says how a field that breaks one
+    is changed.
+    """
 
     names: re.Pattern[str] = _ANY_WORDS
     ids: re.Pattern[str] = _IDS

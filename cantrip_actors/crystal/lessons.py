@@ -1,12 +1,13 @@
 """The parameters and values that a model refused, remembered for an hour.
 
-A refusal is about one of four things, and only the first three teach anything:
+A refusal has one of four causes, and the crystal learns only from the first three:
 
 - a level of thinking: the nearest level that the refusal names is sent instead; if it names none, the next level, and
   if that is refused too, none;
 - a value, together with the other parameters of that query: it is left out of queries with the same parameters;
 - a parameter that the server or the model lacks: it is left out, whatever its value;
-- a mistake of the caller: a number out of range, an invalid tool. That is an error, and teaches nothing.
+- a mistake of the caller: a number out of range, an invalid tool. That is an error, and the crystal learns nothing from
+  it.
 
 Each response reports the changes that were made for it: `metadata["left_out"]` and `metadata["adjusted"]`.
 """

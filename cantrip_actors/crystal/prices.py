@@ -5,7 +5,7 @@ here uses the network. A program that updates it (`genai_prices.UpdatePrices`) c
 depend on the date or the hour are those of the moment of the look-up. A user's own rows go first.
 
 A price is looked up by the model name in the answer, then by the name in the query; at the provider of the address in
-use, else at the family's. Nothing is guessed: the cost of an unknown model is 0 (`Usage.cost`), and the crystal learns
+use, else at the family's. No price is guessed: the cost of an unknown model is 0 (`Usage.cost`), and the crystal learns
 from refusals which parameters a model lacks.
 """
 

@@ -759,7 +759,7 @@ class _Query:
                 if learnt is None:
                     reduced = self._leave_out(query, error, request)
                     if reduced is None:
-                        if query is not whole:  # what was left out was not the reason
+                        if query is not whole:  # the omitted parameter was not the reason
                             self.family.encoder.forget()
                         raise
                     query, learnt = reduced
@@ -786,9 +786,10 @@ class _Query:
     def _leave_out(
         self, query: ProviderQuery, error: ProviderError, request: ProviderRequest
     ) -> tuple[ProviderQuery, str] | None:
-        """Return the query without what it may have been refused for, and the name of that; None if nothing is left.
+        """Return the query without the part that the provider may have refused, and the name of that part; None if
+        there is no such part.
 
-        It may be the provider's own blocks, or images and files.
+        The part may be the provider's own blocks, or images and files.
         """
         can_be_bare = not query.bare and error.status == 400 and not error.retryable
         bare = query._replace(bare=True), "blocks"

@@ -1,10 +1,10 @@
 """One query to a crystal, which becomes a response or the error of the cast (CRYSTAL-1 … 6, D-006, SPEC 7.3).
 
 A crystal is any object with `invoke`. This file calls it by its signature (`signature.py`), retries if a provider
-failed, and asks again if the answer is not what was asked for, which `answer_contract.py` decides. None of that leaves
-a trace: one query is one response (PROD-2). Only the tokens of the attempts are added up, because they were paid for:
-in the response, or in the error that the query ends with (`CrystalError.usage`). `policy/estimate.py` estimates the
-tokens of an awaited crystal that reports none.
+failed, and asks again if the answer breaks a rule of `answer_contract.py`. Retries leave no trace in the loom: one
+query is one response (PROD-2). Only the tokens of the attempts are added up, because they were paid for: in the
+response, or in the error that the query ends with (`CrystalError.usage`). `policy/estimate.py` estimates the tokens of
+an awaited crystal that reports none.
 
 A crystal whose `invoke` has a parameter `emit` streams its answer in payloads (`stream/wire.py`). An observer
 (`Query.emit`) sees one turn in the making: the first beginning of a response and no end, since gates follow. Items are

@@ -135,7 +135,7 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
         )
     if family is None:
         families = ", ".join(DECODERS)
-        raise InvalidCantrip(f"recording {file}: whose is it? Nothing in it tells; expected one of {families}")
+        raise InvalidCantrip(f"recording {file}: cannot tell which provider sent it: expected one of {families}")
     if family not in DECODERS:
         raise InvalidCantrip(f'recording {file}: unknown interface "{family}": {suggest_nearest(family, DECODERS)}')
     lines = [_make_line(event) for event in events]

@@ -1,8 +1,8 @@
 """The scripted crystal: a list of responses, or a function of the context, for tests, demos and property tests.
 
-Entities get the responses of a list in the order in which they were made (`bind`), not in the order in which their
-tasks run: response *i* is reserved for the *i*-th of the children that share it (COMP-3, reading 11). A function has no
-memory of its own, so it may be shared by any number of entities (CRYSTAL-1).
+Entities get the responses of a list in the order in which the entities were made (`bind`), not in the order in which
+their tasks run: response *i* is reserved for the *i*-th of the children that share it (COMP-3, reading 11). A function
+has no memory of its own, so it may be shared by any number of entities (CRYSTAL-1).
 
 A script is checked when it is made. Breaches of the contract (no content, two calls with one id) are not refused: some
 scripts exist to test them.

@@ -177,7 +177,7 @@ def run_(
 def approve(
     id: DispatchIdArgument,
     by: By = None,
-    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What was decided.")] = "",
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="The text of the decision.")] = "",
     folder: Folder = FOLDER,
     as_json: Json = False,
 ) -> None:
@@ -206,7 +206,7 @@ def reject(
 @app.command("unblock", epilog=examples('cantrip dispatch unblock mend --note "the key is in the vault"'))
 def unblock(
     id: DispatchIdArgument,
-    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What removes the blocker.")],
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="How the blocker was removed.")],
     by: By = None,
     folder: Folder = FOLDER,
     as_json: Json = False,

@@ -11,7 +11,7 @@ from cantrip_actors.terms.errors import CantripError
 
 
 class Refusal(NamedTuple):
-    """The reason for forbidding something. `text`: what was expected, what came and what to do; `rule`: its name.
+    """The reason for forbidding something. `text`: the expected and the actual value, and a remedy; `rule`: its name.
 
     `legal` lists the statuses that may come next, if a status was refused.
     """

@@ -51,7 +51,7 @@ T = TypeVar("T")
 _log = get_logger("cantrip_actors.dispatch")
 
 RUNTIME = "runtime"
-"""The author of entries that the runtime adds by itself."""
+"""The author of entries that the runtime adds."""
 
 
 def now() -> str:

@@ -135,7 +135,7 @@ class _Routes:
         return self._dispatches
 
     def _log_for(self, call: HttpCall) -> Dispatches:
-        """Return the logs, for what names a dispatch. Raises Problem 404, also to a token with a tenant."""
+        """Return the logs, for a request that names a dispatch. Raises Problem 404, also to a token with a tenant."""
         log = self._log()
         if not call.token.sees_all:
             raise Problem(404, "unknown-dispatch", "no dispatch has this id")

@@ -78,7 +78,7 @@ class Rule(StrEnum):
 
 
 class Violation(NamedTuple):
-    """A broken rule: the path of the value (`("sources", 1, "path")`, counted from 0), and what is wrong with it."""
+    """A broken rule: the path of the value (`("sources", 1, "path")`, counted from 0), and the problem."""
 
     rule: Rule
     where: ContractPath

@@ -1,7 +1,8 @@
 """Run an evaluation: cast, score, reward. Everything that it knows is in the loom.
 
 Each trial is cast with a key made of the evaluation's name, the case and the repeat; each judgement with a key made of
-the trial's and what the judge is given. So a repeated run finds what was answered and judged, and asks for the rest.
+the trial's and what the judge is given. So a repeated run finds the existing answers and judgements, and asks only for
+missing ones.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ class _Answered(NamedTuple):
 
 
 class _Question(NamedTuple):
-    """What a judge is asked about an answer, and the key of its judgement."""
+    """The question to a judge about an answer, and the key of its judgement."""
 
     key: str
     intent: str
@@ -148,11 +149,11 @@ class _EvaluationRun:
         self._budget = math.inf if budget is None else budget
         self._may_ask = False
         self._costs: dict[str, float] = {}
-        """What each answer and judgement has cost, by its key."""
+        """The cost of each answer and judgement, by its key."""
         self._spent = 0.0
         self._trials: dict[int, Trial] = {}
         self._refused: dict[str, _Job] = {}
-        """The trials that lack an answer or a judgement, by the key of what they lack."""
+        """The trials that lack an answer or a judgement, by the key of the missing one."""
 
     async def report(self, cases: Sequence[Case], repeat: int, at_once: int) -> Report:
         """Make every trial that is missing, and return the report."""

@@ -38,7 +38,7 @@ _CHECKS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a file of an evaluation says. `options` are further arguments of `evaluate`."""
+    """The content of an evaluation's file. `options` are further arguments of `evaluate`."""
 
     cantrip: Cantrip
     cases: list[Case]

@@ -81,7 +81,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an evaluation found. `left` counts the trials and scores that its budget did not allow."""
+    """The result of an evaluation. `left` counts the trials and scores that its budget did not allow."""
 
     name: str
     scorers: tuple[str, ...]
@@ -95,12 +95,12 @@ class Report:
 
     @property
     def cost(self) -> float:
-        """What the answers have cost, in US dollars."""
+        """The cost of the answers, in US dollars."""
         return sum(trial.cost for trial in self.trials)
 
     @property
     def judging_cost(self) -> float:
-        """What the judges have cost, in US dollars."""
+        """The cost of the judgements, in US dollars."""
         return sum(trial.judging_cost for trial in self.trials)
 
     @property

@@ -8,7 +8,7 @@ from cantrip_actors import CantripError
 
 
 class CannotServe(CantripError, ValueError):
-    """The settings would admit everyone, or the address cannot be used."""
+    """The settings would admit every client, or the address cannot be used."""
 
 
 def parse_address(text: str) -> tuple[str, int]:

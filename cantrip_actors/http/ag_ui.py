@@ -74,7 +74,7 @@ class AgUiEvents:
         yield self._make_result(call, "denied", is_error=True)
 
     def ask(self, request: RequestedEvent) -> Iterator[StreamPart]:
-        """Yield the end of a run that a request to a person interrupts, or a call that is the client's to answer.
+        """Yield the end of a run that a request to a person interrupts, or a call that the client has to answer.
 
         After an utterance the run has ended: the next message of the user is the reply.
         """

@@ -26,7 +26,8 @@ _SAYS_NOTHING: Final = frozenset(
     | {"$comment", "$defs", "$id", "$schema", "definitions", "contentEncoding", "contentMediaType", "strict"}
 )
 _JAVASCRIPT_BOUNDS: Final = {"minimum": -(2**53) + 1, "maximum": 2**53 - 1}
-"""What zod says of every whole number; the types of cantrips are not written for JavaScript, and do not say it."""
+"""The bounds that zod adds to every whole number; the types of cantrips lack them, because they are not written for
+JavaScript."""
 _COMPARED: Final = frozenset({"enum", "type", "properties", "required", "additionalProperties", "items"})
 
 ExpandedSchema = Mapping[str, Any]
@@ -44,7 +45,7 @@ class ClientTool:
 class AnswerForm:
     """A client's schema, and that of the answers of a cantrip. `wrap` is the member that holds an answer, if any.
 
-    `format` is what the client wrote, which a response repeats.
+    `format` is the client's own text, which a response repeats.
     """
 
     schema: _Part
@@ -64,7 +65,7 @@ class AnswerForm:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a schema, and the whole in which its references lead."""
+    """A part of a schema, and the whole schema, in which its references are resolved."""
 
     node: Any
     root: Any
@@ -73,7 +74,7 @@ class _Part:
         return _Part(node, self.root)
 
     def expand(self) -> ExpandedSchema:
-        """Return the part with its reference resolved, in one way of writing, without what says nothing."""
+        """Return the part with its reference resolved, in one normal form, without keywords that have no effect."""
         node = _resolve(self.node, self.root)
         if node is True or node is None:
             return {}

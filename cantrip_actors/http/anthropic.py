@@ -1,7 +1,7 @@
 """Anthropic's Messages API over the same entities: a request casts a one-shot entity, as a chat completion does.
 
-Requests become those of a chat completion, and the way from there to an episode is that of `openai.py`. Here is what
-differs: how content is written, the stream, typed answers, errors.
+Requests are converted to those of a chat completion, which `openai.py` turns into episodes. This file has the
+differences: the form of content, the stream, typed answers, errors.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _make_error(kind: str, message: str) -> dict[str, Any]:
 
 
 _APART: Final = frozenset({"tool_result", "tool_use", "thinking", "redacted_thinking"})
-"""The kinds of blocks that are no part of a message's text; what a provider has redacted, only that provider reads."""
+"""The kinds of blocks that are not part of a message's text; only the provider that redacted a block can read it."""
 
 
 class _PlacedMessage(NamedTuple):
@@ -95,7 +95,9 @@ def _read_messages(body: models.CountTokensBody) -> list[_PlacedMessage]:
 
 
 def _split_message(where: str, message: models.AnthropicMessage) -> Iterator[dict[str, Any]]:
-    """Yield the results of tools as messages of their own, and the rest, with its calls and its thinking."""
+    """Yield the results of tools as messages of their own, and the other blocks as one message, with its calls and its
+    thinking.
+    """
     content = message.content
     if isinstance(content, str):
         yield {"role": message.role, "content": content}
@@ -149,7 +151,9 @@ def _read_source(where: str, block: Mapping[str, Any]) -> str:
 
 
 def _read_body(body: models.MessagesBody, messages: Sequence[_PlacedMessage]) -> ChatBody:
-    """Return a body as that of a chat completion. Raises Problem 400 for what would change the answer otherwise."""
+    """Return a body as that of a chat completion. Raises Problem 400 for a parameter that would change the answer and
+    is not supported.
+    """
     refused = next((name for name in ("mcp_servers", "container") if getattr(body, name)), None)
     if refused is not None:
         detail = f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own"
@@ -347,7 +351,7 @@ async def create_message(call: HttpCall) -> JsonAnswer | Response:
 
 
 async def count_tokens(call: HttpCall) -> JsonAnswer:
-    """Estimate the tokens of a request by its length; what the cantrip adds to it is not counted."""
+    """Estimate the tokens of a request by its length, without the system prompt and the gates of the cantrip."""
     body: models.CountTokensBody = call.body
     if not body.model.startswith(ENTITY):
         find_cantrip(call, body.model)
@@ -380,4 +384,5 @@ ANTHROPIC_ROUTES: Final = (
         style="anthropic",
     ),
 )
-"""Anthropic's API; the models are those of OpenAI's. Messages check the scopes `cast` and `send` by what they do."""
+"""Anthropic's API; the models are those of OpenAI's. Messages check the scope `cast` or `send`, whichever the request
+needs."""

@@ -17,7 +17,7 @@ class AnthropicMessage(Lenient):
 
 
 class CountTokensBody(Lenient):
-    """What tokens are counted of."""
+    """A request to count the tokens of messages."""
 
     model: str = Field(description="The name of a cantrip, or entity:NAME.")
     messages: list[AnthropicMessage] = Field(min_length=1)

@@ -39,7 +39,7 @@ from cantrip_actors.http.table import BASE, OPERATIONS, ROUTES, ApiRoute
 _ALL: Final = (*ROUTES, *OPENAI_ROUTES, *ANTHROPIC_ROUTES, *CHAT_ROUTES, *OPERATIONS)
 
 _CONVERTERS: Final = {"openai": as_openai_error, "anthropic": as_anthropic_error}
-"""How each style of errors is made of a problem."""
+"""The function that converts a problem to each style of errors."""
 
 
 def make_app(

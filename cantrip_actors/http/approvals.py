@@ -1,7 +1,8 @@
 """The page of an approval link: it shows one call or question, and takes one decision or reply. The token in its path
 is the permission.
 
-The page has no script, and only `POST` decides, so that programs that look at links before people do decide nothing.
+The page has no script, and only `POST` decides, so that a program that opens links before people see them cannot
+decide.
 """
 
 from __future__ import annotations

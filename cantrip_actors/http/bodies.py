@@ -119,7 +119,7 @@ _WORDS: Final = {
     "List should have": "expected an array with",
     "String should have": "expected a text with",
 }
-"""What the other errors of pydantic begin with, and what they begin with here."""
+"""The beginnings of pydantic's other errors, each with its replacement."""
 
 _OF_UNION: Final = re.compile(r"str|constrained-str|\w+\[.*\]")
 """The part of a path that names a Python type, for a field that may be of several."""

@@ -70,7 +70,7 @@ class HttpCall:
         return value if self.token.allows("secrets") else self.runtime.redact(value)
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, which reads the loom: what a handler needs of it, in one piece.
+        """Return the result of `work`, which reads all data from the loom that a handler needs.
 
         It runs in a thread if the loom is on a server. The methods below read, so they are called in `work`.
         """
@@ -86,7 +86,7 @@ class HttpCall:
     def check_sees_all(self) -> None:
         """Raise Problem 403 for a token that is limited to some cantrips."""
         if self.token.cantrips is not None:
-            detail = "this token is limited to some cantrips, and this is about all of them"
+            detail = "this token is limited to some cantrips, and this request is about all cantrips"
             raise Problem(403, "cantrips", detail)
 
     async def find_entity_id(self, name: str) -> str:
@@ -124,7 +124,7 @@ class HttpCall:
         cancel: Callable[[], Awaitable[object]],
         seconds: float | None = None,
     ) -> T | None:
-        """Return an episode, or what else `episode` waits for; None if the timeout passes first.
+        """Return the result of `episode`, typically an episode; None if the timeout passes first.
 
         If the client hangs up first, `cancel` is called.
 

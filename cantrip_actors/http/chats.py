@@ -89,7 +89,7 @@ class AgUiContextJson(Lenient):
 
 
 class AgUiBody(Lenient):
-    """What AG-UI's clients send to run an agent."""
+    """The request of AG-UI's clients to run an agent."""
 
     threadId: str = Field(min_length=1, max_length=200, description="the name of the entity")  # noqa: N815
     runId: str  # noqa: N815
@@ -115,7 +115,7 @@ class ChatIntent(NamedTuple):
     key: str
     said: Any
     context: Mapping[str, Any] | None = None
-    """What the page has beside it."""
+    """The context that the page sends with it."""
 
 
 class ChatMessage(NamedTuple):
@@ -309,7 +309,7 @@ async def _post(
 ) -> ChatMessage:
     """Send an intent to the entity of a chat, which begins with its first one; with `regenerates` in the last's place.
 
-    `changed` is the cantrip with what the client adds to it. If the entity waits for the reply of a person, the message
+    `changed` is the cantrip with the client's additions. If the entity waits for the reply of a person, the message
     is the reply.
 
     Raises Problem 403, 404, 409 for a chat with another cantrip, and 429.
@@ -437,4 +437,4 @@ CHAT_ROUTES: Final = (
     ApiRoute("GET", f"{BASE}/chat/{{cantrip}}/{{chat}}/stream", "read", resume_ui, {**_STREAM, 204: None}),
     ApiRoute("POST", f"{BASE}/ag-ui/{{cantrip}}", "read", run_ag_ui, _STREAM, AgUiBody),
 )
-"""The routes of front ends. They check the scopes `cast`, `send` and `approve` themselves, by what they do."""
+"""The routes of front ends. They check the scopes `cast`, `send` and `approve` themselves, depending on the request."""

@@ -1,6 +1,6 @@
-"""The cantrip of a long-lived entity with what a client adds to it for its next intent: tools, a form of answer.
+"""The cantrip of a long-lived entity with a client's additions for its next intent: tools, a form of answer.
 
-The entity keeps what was added until another request is without it. Then it goes back to the offered cantrip.
+The entity keeps the additions until a request comes without them. Then it goes back to the offered cantrip.
 """
 
 from __future__ import annotations

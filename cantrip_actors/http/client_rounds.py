@@ -139,7 +139,7 @@ def _look(call: HttpCall, work: Work, tools: Mapping[str, Gate]) -> tuple[list[R
 
 
 def _list_waiting(call: HttpCall, entity_id: str, tools: Mapping[str, Gate]) -> list[Request]:
-    """Return what an entity, and those below it, wait for their client to carry out."""
+    """Return the calls and the utterance for which an entity, and those below it, wait for their client."""
     runtime = call.runtime
     below = runtime.loom.subtree(entity_id)
     requests = [request for id in below for request in runtime.requests(entity=id)]

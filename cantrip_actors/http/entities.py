@@ -61,7 +61,7 @@ async def cast(call: HttpCall) -> JsonAnswer:
 
 
 async def submit(call: HttpCall) -> JsonAnswer:
-    """Have some node of the loom cast a cantrip, once there is room; the same key finds the same cast."""
+    """Submit a cast, which a node of the loom begins once it has room; the same key finds the same cast."""
     body: models.SubmitBody = call.body
     _check_wait(call, body.wait)
     find_cantrip(call, body.cantrip)
@@ -80,7 +80,7 @@ async def submit(call: HttpCall) -> JsonAnswer:
 
 
 async def get_submission(call: HttpCall) -> JsonAnswer:
-    """Return whether a submission still waits, or has begun."""
+    """Return the state of a submission: it waits, or has begun."""
     return JsonAnswer(await _build_submission(call, await _find_submission(call)))
 
 
@@ -296,7 +296,7 @@ def check_cursor(loom: Loom, cursor: str | None) -> str | None:
 
 
 async def get_entity(call: HttpCall) -> JsonAnswer:
-    """Return how an entity stands."""
+    """Return the state of an entity."""
 
     def look() -> dict[str, Any]:
         entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
@@ -348,7 +348,7 @@ def _build_receipt(call: HttpCall, work: Work) -> dict[str, Any]:
 
 
 async def get_receipt(call: HttpCall) -> JsonAnswer:
-    """Return how it stands with one intent that was sent."""
+    """Return the state of an intent that was sent."""
     return JsonAnswer(await call.read(lambda: _build_receipt(call, _find_receipt(call))))
 
 

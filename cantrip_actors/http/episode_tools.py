@@ -2,7 +2,8 @@
 
 A tool is a deferred gate: the entity waits for its result, which the client sends with its next request. A form is the
 schema of the argument of `done`. Both make another cantrip of the one that is offered, with the same gates: a client
-adds, and replaces nothing. The id of a call names the entity that waits, so its result finds the way without a session.
+adds, and replaces nothing. The id of a call names the entity that waits, so its result reaches the entity without a
+session.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ T = TypeVar("T")
 MOST: Final = 128
 """Tools of one request, as OpenAI has it."""
 PATIENCE: Final = 86_400.0
-"""Seconds that an entity waits for its client's results. Then the episode ends, because no one would read more."""
+"""Seconds that an entity waits for its client's results. Then the episode ends, because its client has gone."""
 CALL: Final = "call_"
 
 

@@ -1,4 +1,6 @@
-"""What a package adds to a service: routes behind the same steps as the service's own, and answers to its errors."""
+"""The additions of a package to a service: routes behind the same steps as the service's own, and answers to its
+errors.
+"""
 
 from __future__ import annotations
 

@@ -282,7 +282,8 @@ class Feed:
     async def stream(self, after: EventId | None, select: Select, snapshot: Snapshot) -> AsyncGenerator[bytes]:
         """Yield the events for one reader: those after a position, or a snapshot; then the new ones.
 
-        Of all entities, the snapshot follows the events after a position, too: it has what is in no log.
+        In a feed of all entities, a snapshot also follows the events after a position: it has the state that is in no
+        log.
         """
         yield RETRY
         cursor, number, last = self.frames.end, self.number, after
@@ -330,7 +331,7 @@ class Feed:
             await checkpoint()
 
     async def _wait(self, cursor: int) -> bytes:
-        """Wait for a frame, or for the end; return what keeps the connection alive if that takes long."""
+        """Wait for a frame, or for the end; return a comment that keeps the connection alive if that takes long."""
         with anyio.move_on_after(QUIET) as quiet:
             await self.frames.wait(cursor)
         return COMMENT if quiet.cancelled_caught else b""

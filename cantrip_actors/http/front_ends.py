@@ -5,8 +5,8 @@ person is asked, the episode ends. `FrontEndEncoder` finds them in events; a `Fr
 messages in JSON. `done` is no call: its argument is the answer.
 
 A stream that waits for a person ends, because that is how these protocols ask, and the entity goes on waiting. The
-client comes back with the decision. Its stream is made from the beginning of the episode again; what came before the
-decision is left out, so nothing has to be remembered between the two requests.
+client comes back with the decision. Its stream is made from the beginning of the episode again, without the parts
+before the decision, so the service stores no state between the two requests.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ another site whose origin is not allowed gets 403, whatever it asks for. A reque
 read has its body read here, so that the client can use its connection for the next request.
 
 A name may have a slash in it, which clients send as `%2F`. Servers decode the path before an application sees it, and
-then it has a segment too many. So the path is read again here: `%2F` and `%25` stay as they are, and routes decode them
-in the values of their parameters.
+then it has a segment too many. So this file decodes the path again: `%2F` and `%25` stay as they are, and routes decode
+them in the values of their parameters.
 """
 
 from __future__ import annotations

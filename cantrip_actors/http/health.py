@@ -1,8 +1,8 @@
 """Health, answered by a thread of its own on a port of its own: it answers while the event loop is blocked.
 
-`/health/live` says whether to restart the process: live means that the loop has ticked within `stall` seconds.
-`/health/ready` says whether to send it work: its loop has ticked within `READY` seconds, the loom's writer answers, and
-it is not draining.
+`/health/live` fails if the process has to be restarted: its loop has not ticked within `stall` seconds. `/health/ready`
+fails if it should get no work: its loop has not ticked within `READY` seconds, the loom's writer does not answer, or it
+is draining.
 """
 
 from __future__ import annotations

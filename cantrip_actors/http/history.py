@@ -37,7 +37,7 @@ async def get_turn(call: HttpCall) -> JsonAnswer:
 
 
 async def get_input(call: HttpCall) -> JsonAnswer:
-    """Return what the model was given for a turn: messages, images, system prompt, gates, settings."""
+    """Return the input of the model for a turn: messages, images, system prompt, gates, settings."""
     turn_id = await call.read(lambda: call.whole_turn_id(call.path["id"]))
     shown = build_input_fields(await call.runtime.model_input(turn_id))
     return JsonAnswer(await to_thread.run_sync(call.redact_for_token, shown))
@@ -93,7 +93,7 @@ async def get_tree(call: HttpCall) -> JsonAnswer:
 
 
 async def get_spending(call: HttpCall) -> JsonAnswer:
-    """Return what an entity and everything below it have used in each intent, day or month, oldest first."""
+    """Return the usage of an entity and everything below it in each intent, day or month, oldest first."""
     wanted: models.SpendingQuery = call.query
 
     def read() -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ async def reward(call: HttpCall) -> JsonAnswer:
 
 
 async def search_loom(call: HttpCall) -> JsonAnswer:
-    """Find turns by what they say, call and observe."""
+    """Find turns by their texts, calls and observations."""
     wanted: models.SearchQuery = call.query
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
     try:

@@ -2,7 +2,7 @@
 
 `Issuer.grant` says what the claims of a token allow, without a clock and without a network. `Issuers` checks the
 signature with the keys that the server publishes. They are fetched when the first token needs one, and again when a
-token names an unknown one. Nothing but a published key makes a token valid: `none` and shared secrets are refused.
+token names an unknown one. Only a published key makes a token valid: `none` and shared secrets are refused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ class Issuer:
     blocked: frozenset[str] = frozenset()
 
     def grant(self, claims: Mapping[str, Any]) -> Token | None:
-        """Return what the claims of a token allow; None if it is for another service, or misses something.
+        """Return the rights that the claims of a token give; None if it is for another service, or lacks a required
+        claim.
 
         The caller has checked the signature; the time is checked by `Token.is_expired`.
         """
@@ -144,7 +145,7 @@ class Issuers:
         return None if token is None or token.is_expired() else token
 
     def grant(self, claims: Mapping[str, Any]) -> Token | None:
-        """Return what checked claims allow now; None if their server is not accepted any more."""
+        """Return the rights that checked claims give now; None if their server is not accepted any more."""
         keys = self._keys.get(str(claims.get("iss")))
         return None if keys is None else keys.issuer.grant(claims)
 
@@ -181,7 +182,7 @@ class _Keys:
 
 async def _fetch_keys(issuer: Issuer) -> list[Mapping[str, Any]]:
     """Return the keys that a server publishes. Raises IssuerUnreachable."""
-    import httpx  # a service without authorization servers needs it for nothing
+    import httpx  # a service without authorization servers does not need it
 
     try:
         async with httpx.AsyncClient(timeout=PATIENCE) as client:
@@ -239,7 +240,7 @@ async def _fetch(client: httpx.AsyncClient, url: str) -> dict[str, Any]:
 
 
 def _peek(text: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header and the claims of a token, unchecked; empty ones for what is not a JSON Web Token."""
+    """Return the header and the claims of a token, unchecked; empty ones for a text that is not a JSON Web Token."""
     parts = text.split(".")
     if len(parts) != 3 or len(text) > LONGEST or not text.isascii():
         return {}, {}
@@ -291,6 +292,6 @@ def _is_tenant(name: str) -> bool:
 
 
 def _hash_identity(claims: Mapping[str, Any], subject: str) -> str:
-    """Return what stays the same when a client renews its token: its user and the client."""
+    """Return the user and the client of a token, which stay the same when the client renews it."""
     client = claims.get("client_id") or claims.get("azp")
     return hashlib.sha256(repr((claims.get("iss"), subject, client)).encode()).hexdigest()

@@ -1,9 +1,9 @@
 """Limits of each token: requests a minute, casts at a time, open streams, the size of a body.
 
-The runtime bounds what a token spends (`Runtime.set_allowance`).
+The runtime bounds the spending of a token (`Runtime.set_allowance`).
 
-The service has limits for all tokens; what a token has of its own replaces them. Each 429 says which one was met, and
-after how many seconds to try again.
+The service has limits for all tokens; a token's own limits replace them. Each 429 names the limit, and the seconds
+after which to try again.
 """
 
 from __future__ import annotations

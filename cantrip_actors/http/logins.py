@@ -1,4 +1,4 @@
-"""Logins of a service's own: what an authentication backend of Starlette says of a request, as a token.
+"""Logins of a service's own: the answer of an authentication backend of Starlette about a request, as a token.
 
 The backend returns the scopes, and a user: a `Token`, whose tenant, cantrips and limits count, or any other, of which
 the name counts. It is asked again about the requests whose answers are under way, so that a person who is logged out

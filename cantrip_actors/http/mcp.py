@@ -1,4 +1,4 @@
-"""`/mcp`: the service's cantrips as MCP tools, for the same tokens and tenants as the rest of the service.
+"""`/mcp`: the service's cantrips as MCP tools, for the same tokens and tenants as all other routes.
 
 The SDK is imported at the first request, in a thread: it takes about a second, and most services never need it.
 """
@@ -45,7 +45,7 @@ class _Door:
         self._manager: Any = None
 
     async def answer(self, request: Request) -> ASGIApp:
-        """Return what answers a request: the SDK's application. Raises Problem, InvalidCantrip."""
+        """Return the application that answers a request: the SDK's. Raises Problem, InvalidCantrip."""
         service = self._service
         token = await authenticate(service, request)
         request.state.token = token

@@ -30,7 +30,7 @@ EntityState = Literal[
 """The states that `Loom.state` returns: an entity that a timeout or a budget ended is truncated."""
 Disconnect = Annotated[
     Literal["cancel", "continue"] | None,
-    Field(description="What a client that hangs up while it waits does to the entity. Default: cancel without a key."),
+    Field(description="The entity's treatment if its client hangs up while it waits. Default: cancel without a key."),
 ]
 
 
@@ -46,7 +46,7 @@ class GivenFile(Strict):
     """A document, a text, audio or video for an entity."""
 
     url: Text = Field(description="A data: URL in base64, or an https:// address, which the provider fetches.")
-    filename: Text | None = Field(default=None, description="What the entity is told that it is called.")
+    filename: Text | None = Field(default=None, description="The name of the file, as the entity sees it.")
 
 
 class GivenCall(Strict):
@@ -89,7 +89,7 @@ class CastBody(_Intent):
 
 
 class SubmitBody(Strict):
-    """Have some node of the loom cast a cantrip."""
+    """Submit a cast to the nodes of the loom."""
 
     cantrip: Text
     intent: Text
@@ -139,7 +139,7 @@ class InterruptBody(Strict):
 class CompactBody(Strict):
     """Fold the context now."""
 
-    instructions: Text | None = Field(default=None, description="What the summary has to keep.")
+    instructions: Text | None = Field(default=None, description="Instructions for the summary.")
 
 
 class DecideBody(Strict):
@@ -150,7 +150,7 @@ class DecideBody(Strict):
     images: list[str] = Field(default_factory=list, description="Images of the answer, as those of an intent.")
     files: list[GivenFile] = Field(default_factory=list, description="Other files of the answer.")
     result: Any = Field(default=None, description="The result of a deferred call; null is one, too.")
-    error: str | None = Field(default=None, description="Instead of a result: what failed.")
+    error: str | None = Field(default=None, description="The text of an error, instead of a result.")
     note: str = ""
     args: dict[str, Any] | None = Field(default=None, description="With allow: other arguments for the call.")
     remember: Literal["once", "entity"] = "once"
@@ -160,7 +160,7 @@ class RewardBody(Strict):
     """A reward for a turn."""
 
     reward: float = Field(allow_inf_nan=False)
-    by: str | None = Field(default=None, description="Who gives it, if not the token itself.")
+    by: str | None = Field(default=None, description="Its author; by default the name of the token.")
 
 
 class EntitiesQuery(Strict):
@@ -299,7 +299,7 @@ class EpisodeJson(BaseModel):
 
 
 class ReceiptJson(BaseModel):
-    """One intent that was sent. `episode` is there once it is settled."""
+    """One intent that was sent. `episode` is set once the intent is settled."""
 
     entity_id: str
     key: str
@@ -326,7 +326,7 @@ class RequestJson(BaseModel):
 
 
 class QuarantineJson(BaseModel):
-    """Why an entity does not run, and until when."""
+    """The reason why an entity does not run, and the end of that time."""
 
     why: str
     until: float | None = Field(description="When it is tried again, in seconds since 1970; null: when it is resumed.")

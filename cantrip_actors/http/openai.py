@@ -103,7 +103,7 @@ def _build_error(status: int, problem: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def list_models(call: HttpCall) -> JsonAnswer:
-    """List what may be named as a model: cantrips, and long-lived entities with a name."""
+    """List the names that may be given as a model: cantrips, and long-lived entities with a name."""
     names = [(name, 0) for name in call.service.cantrips if call.token.may_cast(name)]
     loom = call.runtime.loom
     headers = await call.read(
@@ -148,7 +148,7 @@ def _parse_seconds(at: str) -> int:
 
 
 class _Target(NamedTuple):
-    """What a body names as its model: a cantrip with the tools of the client, or an entity and the offered cantrip of
+    """The model that a body names: a cantrip with the tools of the client, or an entity and the offered cantrip of
     its name, if there is one; the form of answer that it asks for, and the tools.
     """
 
@@ -163,7 +163,7 @@ class _Target(NamedTuple):
 async def find_target(
     call: HttpCall, body: models.ChatBody | models.ResponseBody, form_name: str = "response_format"
 ) -> _Target:
-    """Return what a body names as its model; `form_name` is the parameter of the form of answer in a dialect.
+    """Return the model that a body names; `form_name` is the parameter of the form of answer in a dialect.
 
     Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
     """
@@ -331,7 +331,8 @@ async def send_intent(call: HttpCall, entity: Entity, post: Callable[[], Awaitab
 
 
 async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_input: ChatInput) -> _Run:
-    """Send an intent to the entity that is called as a model, with what it does not have of the conversation.
+    """Send an intent to the entity that is called as a model, with the messages of the conversation that it does not
+    have.
 
     Raises Problem 403, and 409 for tools and forms while the entity works.
     """
@@ -387,7 +388,7 @@ async def start_one_shot(call: HttpCall, cantrip: Cantrip, chat_input: ChatInput
 async def _leave(call: HttpCall, run: _Run) -> None:
     """Cancel an episode whose client has gone, unless its result can be retrieved later, or it waits for a person.
 
-    A client that runs out of patience, because a person thinks about a request, does not want that work undone.
+    The work of a client that hangs up while a person decides is not cancelled.
     """
     if call.key is None and not (isinstance(call.body, models.ResponseBody) and call.body.background):
         with anyio.CancelScope(shield=True):
@@ -470,7 +471,7 @@ def stream_run(
 async def _follow_events(
     call: HttpCall, run: _Run, encoder: EpisodeEncoder, failed: list[CantripError], resting: list[Rest]
 ) -> AsyncGenerator[bytes]:
-    """Yield the events of an episode; once it rests, `failed` has the error that ended it, or `resting` how it does."""
+    """Yield the events of an episode; once it rests, `failed` has the error that ended it, or `resting` its state."""
     is_done = False
     try:
         yield b"".join(encoder.begin())
@@ -687,4 +688,4 @@ OPENAI_ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("GET", "/v1/responses/{id}", "read", get_response, _OBJECT, style="openai"),
     ApiRoute("POST", "/v1/responses/{id}/cancel", "steer", cancel_response, _OBJECT, models.Ignored, style="openai"),
 )
-"""OpenAI's API. Chat and responses check the scopes `cast` and `send` themselves, by what they do."""
+"""OpenAI's API. Chat and responses check the scope `cast` or `send` themselves, whichever the request needs."""

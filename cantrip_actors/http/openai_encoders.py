@@ -16,7 +16,7 @@ from cantrip_actors.terms.outcome import Outcome
 
 DONE: Final = b"data: [DONE]\n\n"
 WAIT: Final = "msg_wait_"
-"""How the id of a message begins that says what a person has to decide."""
+"""The prefix of the id of a message about a request that a person has to decide."""
 BETWEEN: Final = "\n\n"
 """The separator between two messages of one chat completion."""
 
@@ -27,7 +27,7 @@ class EpisodeEncoder(Protocol):
     form: AnswerForm | None
 
     def begin(self) -> Iterator[bytes]:
-        """Yield what precedes all content."""
+        """Yield the parts that precede all content."""
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield an output."""
@@ -92,8 +92,9 @@ def chat_completion(
 
 
 def chat_rest(id: str, model: str, created: int, rest: Rest, form: AnswerForm | None) -> dict[str, Any]:
-    """Return the chat completion with calls that the client is to carry out, or with a text: one for its reply, or one
-    that says what a person has to decide. In place of a typed answer that is a refusal.
+    """Return the chat completion with calls that the client is to carry out, or with a text: an utterance for its
+    reply, or a description of the requests that a person has to decide. In place of a typed answer, the latter is a
+    refusal.
     """
     text = BETWEEN.join(rest.list_texts(is_typed=form is not None)) or None
     is_refusal = form is not None and rest.wait is not None
@@ -107,7 +108,7 @@ def chat_rest(id: str, model: str, created: int, rest: Rest, form: AnswerForm | 
 
 
 def get_metadata(rest: Rest) -> dict[str, Any]:
-    """Return the member of an answer that says, for programs, what a person has to decide."""
+    """Return the member of an answer that describes, for programs, the requests that a person has to decide."""
     return {} if rest.wait is None else {"metadata": rest.wait.metadata}
 
 
@@ -293,13 +294,15 @@ def message_item(id: str, text: str, status: str = "completed") -> dict[str, Any
 
 
 def wait_item(id: str, wait: PersonWait, form: AnswerForm | None) -> dict[str, Any]:
-    """Return the message of a response that says what a person has to decide; a refusal in place of a typed answer."""
+    """Return the message of a response about the requests that a person has to decide; a refusal in place of a typed
+    answer.
+    """
     part = text_part(wait.text) if form is None else {"type": "refusal", "refusal": wait.text}
     return {**message_item(f"{WAIT}{id}", ""), "content": [part]}
 
 
 def answer_item(id: str, text: str, form: AnswerForm | None) -> dict[str, Any]:
-    """Return the answer of a response: a message, or a call of the tool that the client has its answer come by."""
+    """Return the answer of a response: a message, or a call of the tool by which the client gets its answer."""
     if form is None or form.tool is None:
         return message_item(f"msg_{id}", text)
     return {

@@ -16,7 +16,7 @@ _REF = "#/components/schemas/{model}"
 
 _PROBLEM: dict[str, Any] = {
     "type": "object",
-    "description": "What went wrong (RFC 9457).",
+    "description": "A problem (RFC 9457).",
     "properties": {
         "type": {"type": "string"},
         "title": {"type": "string"},

@@ -110,7 +110,7 @@ def dump_at_signal(runtime: Runtime, out: TextIO | None = None) -> Iterator[None
     """Write the tree of actors, the tasks and the stack of the event loop to standard error at SIGUSR2.
 
     The handler runs between two steps of the interpreter, so it answers while a gate blocks the loop. The code that it
-    interrupts may be a gate's or an actor's, so what it cannot read or write is left out of the dump.
+    interrupts may be a gate's or an actor's, so the dump leaves out the parts that it cannot read or write.
     """
 
     def handle(_number: int, frame: FrameType | None) -> None:
@@ -135,7 +135,7 @@ def dump_at_signal(runtime: Runtime, out: TextIO | None = None) -> Iterator[None
 
 
 def _describe_state(runtime: Runtime) -> list[str]:
-    """Return the lines about the actors and the system, or why there are none."""
+    """Return the lines about the actors and the system, or the reason why they are missing."""
     try:
         shown = json.dumps(system_of(runtime, runtime.inspect()))
         return ["-- actors", runtime.dump(), *_describe_oldest_call(runtime), "-- system", shown]

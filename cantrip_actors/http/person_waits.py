@@ -1,4 +1,5 @@
-"""Answers to calls that wait for a person whom their client cannot ask: what they say, and how the client asks again.
+"""Answers to calls that wait for a person whom their client cannot ask: their texts, and the client's next request for
+the result.
 
 The clients of these APIs have no forms. So the call returns at once: its text says where a person decides, and names
 the call in its last line. A later request whose conversation ends with that text, or with a message after it, is about
@@ -25,7 +26,7 @@ _NAME: Final = re.compile(r"\[the call (\S+) waits for a person\]\s*\Z")
 
 
 class PersonWait(NamedTuple):
-    """What the answer to a call that waits for a person says."""
+    """The content of an answer to a call that waits for a person."""
 
     text: str
     metadata: dict[str, str]

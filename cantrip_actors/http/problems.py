@@ -82,7 +82,7 @@ class _ErrorRow(NamedTuple):
     later: bool = False
     """True if the same request may succeed later."""
     detail: str = ""
-    """What a client needs to know, if the error's own text is for programs in Python."""
+    """The text for clients, if the error's own text is for programs in Python."""
 
 
 _ROWS: Final = (

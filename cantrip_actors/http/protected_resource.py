@@ -56,7 +56,9 @@ def find_base(service: Service, request: Request) -> str:
 
 
 def make_challenge(service: Service, request: Request, error: str = "", scope: str = "") -> dict[str, str]:
-    """Return the header of a 401 or 403: where to log in, at `/mcp` and wherever people can, and what is wrong."""
+    """Return the header of a 401 or 403: it names the error, and the place to log in at `/mcp` and at routes for
+    people.
+    """
     facts = {"error": error, "scope": scope}
     is_mcp = request.url.path == MCP
     if is_mcp or (service.tokens is not None and list(service.tokens.issuers)):

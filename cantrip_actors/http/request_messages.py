@@ -2,7 +2,8 @@
 
 Chat completions have messages, responses have items, and those of Anthropic's API come as messages of a chat completion
 (`anthropic.py`). The last message of the user is the intent, and all others are its history, with their roles, calls,
-results and images. Nothing is left out: a part that cannot be part of a history is refused, with the message it is in.
+results and images. No part is left out silently: a part that cannot be in a history is refused, and the error names its
+message.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def parse_messages(
 
 
 def _leave_out_waits(request: list[_RequestMessage]) -> tuple[list[_RequestMessage], str | None]:
-    """Return the messages without answers that said what a person has to decide, and the messages after them, which
+    """Return the messages without the answers about a person's decision and without the messages after them, which
     asked again; and the id of the work of the last one, if the request asks again.
     """
     left: list[_RequestMessage] = []
@@ -171,7 +172,7 @@ def _list_parts(past: Past) -> list[str | File]:
 
 
 def _read_history(request: Iterable[_RequestMessage]) -> list[Past]:
-    """Return messages as a history, without those that say nothing."""
+    """Return messages as a history, without empty ones."""
     history: list[Past] = []
     for where, role, fields in request:
         past = {"role": role, **_READERS[role](where, fields)}

@@ -1,7 +1,7 @@
 """Wakes the calls of clients that wait for an episode, when its entity, or one below it, comes to wait itself.
 
-One subscription serves all calls of a service: most episodes wait for nobody, and a subscription for each of them would
-be woken by the events of all others.
+One subscription serves all calls of a service: most episodes wait for no person, and a subscription for each of them
+would be woken by the events of all others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cantrip_actors import Entity, EntityEvent, RequestedEvent, Runtime
 from cantrip_actors.runtime.events.events import Subscription
 
 LOOK: Final = 0.5
-"""Seconds between two looks for what an entity waits for, which another process may run."""
+"""Seconds between two reads of the requests of an entity, which another process may run."""
 
 
 class RequestNews:
@@ -71,7 +71,7 @@ class RequestWatch:
                     self._wake(await self._find_ancestry(event.entity_id))
                 elif event is not None:  # some were missed
                     self._wake(news.entity.id for news in self._followers)
-                else:  # those of other processes come without an event
+                else:  # changes by other processes come without an event
                     self._wake(news.entity.id for news in self._followers if not news.entity.loaded)
         self._is_running = False
 

@@ -1,8 +1,8 @@
 """`cantrip serve`: hypercorn around the application, signals, health, and a shutdown in good order.
 
-The first SIGTERM or SIGINT drains: `ready` says no, new work is refused, the episodes under way get `grace` seconds,
-every event stream ends with `drain`, and only then hypercorn stops (open streams would delay it). The second one exits
-at once, which the loom survives. SIGHUP reads the tokens again.
+The first SIGTERM or SIGINT drains: `/health/ready` fails, new work is refused, the episodes under way get `grace`
+seconds, every event stream ends with `drain`, and only then hypercorn stops (open streams would delay it). The second
+one exits at once, which the loom survives. SIGHUP reads the tokens again.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class ServiceSettings:
     runtime: dict[str, Any] = field(default_factory=dict)
     """Further options of `Runtime.open`."""
     extensions: tuple[ServiceExtension, ...] = ()
-    """What packages add to the service."""
+    """The additions of packages to the service."""
     crash_dir: Path | None = None
     """The folder for crash reports."""
     access_log: bool = False

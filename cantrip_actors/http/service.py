@@ -34,10 +34,10 @@ class Service:
 
     `cantrips` are the ones that clients may cast, by name. `tokens` are the accepted ones; None needs no token
     (`--no-auth`).
-    With `authentication`, a backend of Starlette, it decides in place of tokens who may do what: it returns the scopes,
-    and the user, who may be a `Token`.
-    `hosts` are the names by which clients reach the service, and `origins` those of other sites whose pages may use it.
-    `telemetry` is that of the runtime, for `/metrics`. With `access_log` each request is a line in the log.
+    With `authentication`, a backend of Starlette, it decides about requests in place of tokens: it returns the scopes,
+    and the user, who may be a `Token`. `hosts` are the names by which clients reach the service, and `origins` those of
+    other sites whose pages may use it. `telemetry` is that of the runtime, for `/metrics`. With `access_log` each
+    request is a line in the log.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Service:
         self.upserts: Upserts
         """For readers that get whole texts."""
         self.growth: Upserts
-        """For readers that get only what is new."""
+        """For readers that get only new text."""
         self.requests: RequestWatch
         self.given_texts = GivenTexts()
         self.is_ending = False
@@ -226,7 +226,9 @@ class Service:
 
     @contextmanager
     def answering(self, token: Token | None) -> Iterator[anyio.CancelScope]:
-        """Run the block, which answers a request, only as long as its token is valid. The scope says if it was cut."""
+        """Run the block, which answers a request, only as long as its token is valid. The scope records whether the
+        block was cut off.
+        """
         with anyio.CancelScope() as scope:
             if token is None or (self.tokens is None and self.logins is None):
                 yield scope

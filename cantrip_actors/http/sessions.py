@@ -23,7 +23,8 @@ PLAIN: Final = "cantrip"
 """The cookie on plain-http loopback, where browsers keep no `__Host-` cookie."""
 
 API_KEY: Final = "x-api-key"
-"""Where Anthropic's clients send their token. A page cannot make a browser send it, as with `Authorization`."""
+"""The header in which Anthropic's clients send their token. A page cannot make a browser send it, as with
+`Authorization`."""
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -67,12 +68,12 @@ async def authenticate(service: Service, request: Request) -> Token:
 
 
 def check_scope(token: Token, scope: str | None) -> None:
-    """Raise Problem 403 if a token lacks a scope, or may not use it: what `observe` shows is about all tenants."""
+    """Raise Problem 403 if a token lacks a scope, or may not use it: `observe` shows all tenants."""
     if scope is not None and not token.allows(scope):
         headers = {"www-authenticate": f'Bearer error="insufficient_scope", scope="{scope}"'}
         raise Problem(403, "scope", f"this token lacks the scope {scope}", headers=headers, scope=scope)
     if scope == "observe" and token.tenant is not None:
-        raise Problem(403, "tenant", "this is about all tenants: use a token without one")
+        raise Problem(403, "tenant", "this request is about all tenants: use a token without a tenant")
 
 
 def _check_own_page(request: Request) -> None:

@@ -28,7 +28,7 @@ def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
 
 
 def episode_shape(episode: Episode) -> dict[str, Any]:
-    """Return how an episode ended."""
+    """Return the outcome of an episode."""
     return {
         "entity_id": episode.entity_id,
         "result": episode.raw_result,

@@ -1,4 +1,4 @@
-"""What hypercorn 0.18 lacks against clients that read nothing.
+"""Protection against clients that read nothing, which hypercorn 0.18 lacks.
 
 **The buffer of an HTTP/2 stream is bounded.** `StreamBuffer.pop` wakes the writer after every pop of few bytes, also
 after one of no bytes because the client's window is closed. So a client that opens a stream and reads nothing made the
@@ -41,7 +41,7 @@ class _CutOff:
 
     async def run(self) -> None:
         """Serve the connection."""
-        scope = anyio.CancelScope(shield=True)  # hypercorn cancels everything in here at about the same time
+        scope = anyio.CancelScope(shield=True)  # hypercorn cancels everything in this block at about the same time
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cut_off, scope)
             try:

@@ -1,6 +1,6 @@
 """Responses and their items by their ids: clients refer to an item of an earlier response instead of repeating it.
 
-The loom has the answers and the calls. The words before an answer come back with the calls beside which they stood.
+The loom has the answers and the calls. The text before an answer comes back with the calls of the same utterance.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def resolve_references(
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Return items, and where the request has each, with those of earlier responses in place of references to them.
 
-    Reads the loom. Raises Problem 400 for a reference to an item that is not there.
+    Reads the loom. Raises Problem 400 for a reference to an unknown item.
     """
     resolved: list[tuple[str, dict[str, Any]]] = []
     texts: set[str] = set()

@@ -1,4 +1,4 @@
-"""The event streams of one entity and of all: where a reader resumes, and its first events."""
+"""The event streams of one entity and of all: the position at which a reader resumes, and its first events."""
 
 from __future__ import annotations
 

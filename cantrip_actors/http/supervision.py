@@ -1,6 +1,6 @@
 """The supervision tree for readers: changed rows, at most four times a second, while there is a reader.
 
-Nothing here runs without a reader: no timer, and no subscription to the supervisors' events. The tree is read from the
+Without a reader this file runs no timer and has no subscription to the supervisors' events. The tree is read from the
 supervisors' own state, so no actor is asked. Mailboxes change without an event, so they are sampled once a second, or
 more rarely if reading a large tree would take more than a twentieth of the event loop's time.
 """
@@ -149,7 +149,7 @@ def _describe_crash(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def system_of(runtime: Runtime, system: System) -> dict[str, Any]:
-    """Return what the system has besides its actors, as a JSON value."""
+    """Return the parts of the system besides its actors, as a JSON value."""
     counters: dict[str, list[dict[str, Any]]] = {}
     for counter in system.counters:
         counters.setdefault(counter.name, []).append({"labels": dict(counter.labels), "value": counter.value})

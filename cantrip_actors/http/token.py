@@ -1,4 +1,4 @@
-"""What a token allows: its scopes, its tenant, its cantrips and its limits."""
+"""The rights of a token: its scopes, its tenant, its cantrips and its limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCOPES: Final = (
 @dataclass(frozen=True, slots=True)
 class Token:
     """The properties of a token. `cantrips` are the names that it may use: it may cast these, and sees and reaches the
-    entities that were cast with them, and what is below those; None allows all.
+    entities that were cast with them, and their children; None allows all.
     """
 
     name: str

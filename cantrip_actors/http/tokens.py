@@ -173,7 +173,7 @@ def _read(path: Path, scopes: Collection[str]) -> tuple[list[Token], list[Issuer
 
 
 def _read_rights(row: _TokenRow | _IssuerRow, what: str, scopes: Collection[str]) -> Token:
-    """Return what all tokens of a row may do, as a token without a digest. Raises InvalidTokens."""
+    """Return the rights of all tokens of a row, as a token without a digest. Raises InvalidTokens."""
     for scope in row.scopes:
         if scope not in scopes:
             raise InvalidTokens(f'{what}: unknown scope "{scope}": {suggest_nearest(scope, scopes)}')

@@ -177,6 +177,8 @@ def _parse_path(text: str, scheme: str, rest: str, query: str | None) -> Path:
         if not rest.strip("/"):
             raise LoomError(f'"{render_url(text)}" names no file: expected for example {scheme}:{_FILES[scheme]}')
         rest = unquote(rest)
+    if rest.strip("/") == ":memory:":  # SQLite's own name for a database in memory, which would be a file here
+        raise LoomError(f'"{render_url(text)}" names no file: write memory: for a loom in memory')
     if "\0" in rest:
         raise LoomError(f'"{render_url(text)}" names no file: expected a path without NUL characters (%00)')
     return Path(rest) if query is None else Path(rest).expanduser()

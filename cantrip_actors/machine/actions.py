@@ -48,7 +48,7 @@ class Collect(Action, frozen=True):
 class Remember(Action, frozen=True):
     """Summarise the `messages` of the turns up to `last`, which will be folded. Answer with Remembered.
 
-    With `instructions` a crystal writes the summary in any case, and obeys them.
+    With `instructions` a crystal writes the summary according to them, whatever the folding policy says.
     """
 
     messages: Sequence[Message]
@@ -62,8 +62,8 @@ class Run(Action, frozen=True):
     If it `checks`, run only the steps before the gate and the condition of `ask_first`. A refusal is an error; the
     result says why a person has to decide, or is None. With `seen`, the observation of a gate that has no function, run
     only the steps after it. `inquired` is the gate's question to a person, with the answer; it may ask again: answer
-    with Inquired. `resource` is the last snapshot of what the entity's gates hold open, for a circle that has not.
-    If its outcome `is_unknown` after a crash, the gate's resource is described in its place.
+    with Inquired. `resource` is the last snapshot of the resources of the entity's gates, for a circle that has not
+    opened them. If its outcome `is_unknown` after a crash, the gate's resource is described in its place.
     """
 
     gate: Gate
@@ -175,7 +175,7 @@ class Spawn(Action, frozen=True):
 
     @property
     def is_background(self) -> bool:
-        """Whether the children work in the background: all of one call do, or none."""
+        """Whether the children work in the background; all children of one call have the same setting."""
         return self.children[0].background
 
 

@@ -18,7 +18,7 @@ from cantrip_actors.terms.ward import Ward, Wards
 
 
 class PeriodLevel(NamedTuple):
-    """A budget for a period, with the usage of the rest of its subtree in the present one."""
+    """A budget for a period, with the usage of the other entities of its subtree in the present period."""
 
     budget: PeriodBudget
     rest: Usage
@@ -29,7 +29,7 @@ class PeriodLevel(NamedTuple):
 
 
 class Level(NamedTuple):
-    """The wards of an entity or an ancestor, with the usage of the rest of that subtree over its life."""
+    """The wards of an entity or an ancestor, with the usage of the other entities of that subtree over its life."""
 
     wards: Wards
     rest: Usage
@@ -73,8 +73,8 @@ class Spent(NamedTuple):
 class Budget(NamedTuple):
     """The budgets that limit an entity: its own and those of its ancestors.
 
-    `levels` are their wards, each with the usage of the rest of that subtree. `below` is the usage of the entity's
-    children and their subtrees. `spent_calls` has the limit of each gate that may not be called any more.
+    `levels` are their wards, each with the usage of the other entities of that subtree. `below` is the usage of the
+    entity's children and their subtrees. `spent_calls` has the limit of each gate that may not be called any more.
     """
 
     levels: tuple[Level, ...] = ()
@@ -107,9 +107,9 @@ NO_BUDGET: Final = Budget()
 
 
 class LoadedUsage(NamedTuple):
-    """The usage of the entities below one, and of its whole subtree in the present period of each of its budgets.
+    """The usage of an entity's descendants, and of its whole subtree in the present period of each of its budgets.
 
-    `now` is the time that tells the periods, in seconds since 1970.
+    `now` is the time that decides which period is the present one, in seconds since 1970.
     """
 
     below: Usage

@@ -100,7 +100,7 @@ def find_smaller_bound(shape: Shape, state: State, squeezed: int | None) -> int 
 def estimate_tokens(state: State) -> int:
     """Return how many prompt tokens the next query takes: those of the last query, and an estimate of the new part.
 
-    0 if neither the crystal reported tokens nor the size of the context is counted.
+    0 if the crystal reported no tokens and the size of the context is not counted.
     """
     conversation = state.conversation
     if not conversation.tokens:

@@ -30,7 +30,7 @@ MOST: Final = 10_000
 
 
 def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) -> tuple[Child, ...] | Refused:
-    """Return the children that a delegation asks for, or why it cannot have one of them (COMP-1).
+    """Return the children that a delegation asks for, or the reason for refusing one of them (COMP-1).
 
     A child gets the images that its parent has `seen` and whose handles its intent or its context contains.
     """

@@ -163,7 +163,7 @@ def _due_delivered(
 
 
 def _explain_excess(plan: Plan, turn: Turn, moment: Moment, call: ToolCall) -> str | None:
-    """Return why a call is one too many for a ward; None if it is not."""
+    """Return the refusal of a call that is over the limit of a ward; None if the ward allows it."""
     most = plan.wards.max_gate_calls
     if most is not None and turn.next_call >= most:  # the medium refuses such calls of a program itself
         return f"not run: one turn may make {most} gate calls (max_gate_calls), and this is number {turn.next_call + 1}"
@@ -291,7 +291,7 @@ def _due_own_gate(
         return refuse(plan, state, live, moment, call, children.reason)
     if state.turn.program is not None and state.turn.running != call.id:
         return start(plan, state, live, call)
-    return commit(plan, state, live, moment)  # the children's turns hang from what came before them (LOOM-8)
+    return commit(plan, state, live, moment)  # the children's turns follow the part before the delegation (LOOM-8)
 
 
 def _plan_children(
@@ -341,7 +341,7 @@ def find_spent(state: State, moment: Moment) -> Spent | None:
 
 
 def _due_without_budget(plan: Plan, state: State, live: Transient, moment: Moment, spent: Spent) -> Record | Action:
-    """Return what an entity does without a budget for its next query: it ends, waits, or asks a person for more."""
+    """Return the next step of an entity whose budget is used up: it ends, waits, or asks a person for more."""
     decided, level = state.turn.decided, spent.level
     if spent.ends or level is None or decided is not None:
         how = "by a summary" if state.conversation.folded_for == state.conversation.said else "before"
@@ -374,7 +374,9 @@ def _due_without_budget(plan: Plan, state: State, live: Transient, moment: Momen
 
 
 def _find_fold(plan: Plan, state: State, live: Transient) -> Literal["results", "turns"] | None:
-    """Return what to fold before the next query: results of older turns, or older turns; None if no fold is due."""
+    """Return the fold that is due before the next query, of older turns or only of their results; None if no fold is
+    due.
+    """
     conversation, folding = state.conversation, plan.cantrip.folding
     if live.compaction is not None:
         return "turns"

@@ -51,7 +51,9 @@ class Moment(Value, frozen=True, gc=False):
 
 
 class Begin(NamedTuple):
-    """An intent, data for it, and its history; `key` and `sender` come from its mail, the rest is for its record."""
+    """An intent, data for it, and its history; `key` and `sender` are those of its mail; the other fields are for its
+    record.
+    """
 
     intent: str
     context: Any = None

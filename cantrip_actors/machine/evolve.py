@@ -80,7 +80,7 @@ EPISODE_ENDS = frozenset({"failed", "interrupted", "timeout"})
 
 
 PER_INTENT = " per intent"
-"""How the name of a ward ends that bounds one episode, where a record has it."""
+"""The suffix, in records, of the name of a ward that bounds one episode."""
 
 
 def evolve(shape: Shape, state: State, record: Record) -> State:

@@ -6,7 +6,7 @@ entity from stage to stage.
     stage     change      next stage
     LOADING   begins      WORKING     its first intent is recorded, or its episode is resumed
     LOADING   rests       IDLE        a long-lived entity has no episode under way
-    WORKING   waits       WAITING     its action needs somebody or something else: `Cause` says what
+    WORKING   waits       WAITING     its action waits for a person, a crystal, another entity or a period (`Cause`)
     WAITING   continues   WORKING
     WORKING   rests       IDLE        the episode of a long-lived entity has ended
     IDLE      begins      WORKING     it has taken an intent
@@ -77,8 +77,8 @@ NEXT: Final[Mapping[tuple[Stage, Change], Stage]] = MappingProxyType(
 """The stage after each change that is possible in a stage."""
 
 WaitKind = Literal["person", "children", "entity", "crystal", "node", "budget"]
-"""What a waiting entity waits for: a decision, its children, the answer of another entity, a query that was posted, or,
-between two turns, another node that takes it over, or the period for which it has a budget again."""
+"""The event that a waiting entity waits for: a decision, its children, the answer of another entity, a query that was
+posted, or, between two turns, another node that takes it over, or the period for which it has a budget again."""
 
 
 class LoadedLife(NamedTuple):
@@ -125,14 +125,14 @@ class Cause(Enum):
 
 
 class Occasion(Enum):
-    """A reason to release the memory of an entity's tree, or to do without it."""
+    """A reason to release the memory of an entity's tree, or to continue without the tree."""
 
     UNLOAD = "unload"
     """It has done nothing for long."""
     CLOSE = "close"
-    """The runtime closes: what only waits is suspended, and continues from its log."""
+    """The runtime closes: an entity that only waits is suspended, and continues from its log."""
     DRAIN = "drain"
-    """The runtime is about to close: what has work is waited for."""
+    """The runtime is about to close, and waits for entities that have work."""
     HAND_OVER = "hand over"
     """Another node continues it."""
     MOVE = "move"
@@ -199,7 +199,7 @@ def find_causes(standing: Standing, *, ignores_mail: bool = False, follows_answe
         seen.append((entity, below))
         todo += below
     causes: dict[int, frozenset[Cause]] = {}
-    for entity, below in reversed(seen):  # those that are waited for stand behind those that wait
+    for entity, below in reversed(seen):  # an entity that is waited for comes after the entity that waits for it
         is_working = entity.has_mail and not ignores_mail
         causes[id(entity)] = _WORKS if is_working else _join_causes(entity, [causes[id(awaited)] for awaited in below])
     return causes[id(standing)]

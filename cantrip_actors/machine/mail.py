@@ -1,4 +1,4 @@
-"""Turn mail into an event of the entity's loop, or a reason why it cannot be carried out."""
+"""Turn mail into an event of the entity's loop, or into the reason for refusing it."""
 
 from __future__ import annotations
 

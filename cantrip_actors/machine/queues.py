@@ -8,7 +8,7 @@ A process can die between taking a place and beginning the entity. So each place
 its entity has not begun, it is free again once that process is known to be gone, or after `RESERVED` seconds without a
 lease on the entity.
 
-The bounds are part of the account, so they are the same for all: those of the runtime that was opened last.
+The bounds are part of the account, so all processes use the same bounds: those of the runtime that was opened last.
 """
 
 from __future__ import annotations

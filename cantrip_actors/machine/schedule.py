@@ -212,4 +212,4 @@ def format_iso(seconds: float) -> str:
 
 _FIELDS: Final = 5
 _LONGEST_CHANGE: Final = timedelta(hours=3)
-"""No clock is set back by more at once."""
+"""The most seconds by which a clock is set back at once."""

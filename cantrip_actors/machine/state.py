@@ -112,7 +112,7 @@ class Identity(Value, frozen=True):
     waits: bool = False
     """Whether it was made without an intent (`ensure`)."""
     on_close: OnClose | None = None
-    """What happens to it if its runtime closes while it works; None if the runtime says so."""
+    """Whether it ends or is kept if its runtime closes while it works; None for the runtime's own setting."""
 
     @classmethod
     def of_header(cls, header: Header) -> Identity:
@@ -385,7 +385,7 @@ class State(msgspec.Struct):
     gates: dict[str, int] = msgspec.field(default_factory=dict)
     """For each gate that has answered the entity: how many of its answers were errors."""
     remembered: dict[str, dict[str, Decision]] = msgspec.field(default_factory=dict)
-    """For each gate: the remembered decisions, by what the condition of `ask_first` said."""
+    """For each gate: the remembered decisions, by the text that the condition of `ask_first` returned."""
     granted: dict[str, BudgetGrant] = msgspec.field(default_factory=dict)
     """For each budget, by its label: what people have granted beyond it, in the last period for which they did."""
     usage: Usage = NO_USAGE
@@ -400,7 +400,7 @@ class State(msgspec.Struct):
     undone: int = 0
     """How many of its intents were undone."""
     resource: Snapshot | None = None
-    """The last snapshot of what its gates hold open, such as a browser."""
+    """The last snapshot of the resources that its gates hold open, such as a browser."""
 
     @property
     def can_fold(self) -> bool:

@@ -35,7 +35,7 @@ _OVER: Final = re.compile(
     r"|\b(no valid|invalid|missing|unknown|expired)\b.*\bsession\b|not initialized",
     re.IGNORECASE | re.DOTALL,
 )
-"""What servers say about a session that they do not know, with a status of 400."""
+"""The words of servers, with status 400, about a session that they do not know."""
 
 _SEARCHED: Final = 2_000
 """Characters of an answer that are searched."""

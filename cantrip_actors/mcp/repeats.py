@@ -1,4 +1,4 @@
-"""What the content of a result and its structured content both say: each is shown once. Pure functions.
+"""Values that are both in the content of a result and in its structured content: each is shown once. Pure functions.
 
 Servers repeat structured content as text, for clients that read only text, and some of them repeat a picture as base64
 in structured content. A picture of 720 kB would cost 240,000 tokens as text.
@@ -19,7 +19,9 @@ _BLOCK: Final = frozenset(("type", "data", "blob", "mimeType", "uri", "annotatio
 
 
 def list_values(structured: Any) -> frozenset[str]:
-    """Return what a text may repeat, as JSON: structured content, its fields, and the items of those that are lists."""
+    """Return the values that a text may repeat, as JSON: structured content, its fields, and the items of those that
+    are lists.
+    """
     if structured is None:
         return frozenset()
     fields = list(structured.values()) if isinstance(structured, Mapping) else []

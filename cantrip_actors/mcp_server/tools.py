@@ -20,7 +20,7 @@ DESCRIPTION: Final = 2_000
 class _ToolArguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    intent: str = Field(min_length=1, description="What the entity is to achieve.")
+    intent: str = Field(min_length=1, description="The intent of the entity.")
     context: dict[str, Any] = Field(default_factory=dict, description="Data for the entity, beside the intent.")
 
 

@@ -240,7 +240,7 @@ def _describe_incarnation(event: ChildEvent) -> CrashReport:
 
 
 def render_event(event: Event) -> str:
-    """Return an event that happens now as a line: the time of day, and what happened."""
+    """Return a line for an event that happens now: the time of day, and the event."""
     return f"{_format_now()} {_WORDS[type(event)](event)}"
 
 

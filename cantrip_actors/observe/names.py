@@ -140,4 +140,4 @@ SUMMARY: Final = "cantrip.summary"
 SAMPLING: Final = "cantrip.sampling"
 
 TOOL_METHODS: Final = {"tool": "tools/call", "resources": "resources/list", "read": "resources/read"}
-"""What the kinds of a server's tools are asked with."""
+"""The methods by which the tools of a server are called, by kind."""

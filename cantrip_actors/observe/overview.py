@@ -1,7 +1,8 @@
 """An overview of the entities of a loom, for `cantrip top`, made from a service or from the loom itself.
 
-A look costs what is new and what is shown, not what the loom holds: it counts the states in the index, lists the newest
-entities, and reads the records since the last look. The first look begins with the first record of the day.
+The cost of a look depends on the new records and the shown rows, not on the size of the loom: it counts the states in
+the index, lists the newest entities, and reads the records since the last look. The first look begins with the first
+record of the day.
 """
 
 from __future__ import annotations

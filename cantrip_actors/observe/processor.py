@@ -1,4 +1,4 @@
-"""From events to what subscribers see: upserts and turn events. Pure: time is an argument, nothing waits.
+"""Converts events to the forms for subscribers: upserts and turn events. Pure: time is an argument, nothing waits.
 
 `Processor.process(event, now)` returns the outputs that an event causes. Time alone causes others: the driver calls
 `tick(now)` at `deadline` (`delivery.py` does, or a test).
@@ -460,4 +460,4 @@ _HANDLERS: Final[Mapping[type[EntityEvent], Callable[[_Turn, Any], Sequence[Outp
     ToolResultEvent: _Turn.finish_recorded_call,
     StepCompleteEvent: _Turn.complete,
 }
-"""What each event of a turn does to it."""
+"""The effect of each event on its turn."""

@@ -1,9 +1,9 @@
 """The upserts of one episode as growing text, from which every dialect of deltas is encoded.
 
 An upsert carries the whole text of an item, a dialect its new suffix. So this remembers the sent part of each item, and
-sends the rest. Items come strictly one after the other: while one is open, a later one waits. If the final text of an
-item does not begin with the streamed text, nothing can be taken back: the item is closed, and the final text follows as
-an item of its own, if the two differ by more than white space.
+sends only the other part. Items come strictly one after the other: while one is open, a later one waits. If the final
+text of an item does not begin with the streamed text, nothing can be taken back: the item is closed, and the final text
+follows as an item of its own, if the two differ by more than white space.
 """
 
 from __future__ import annotations

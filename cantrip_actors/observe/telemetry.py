@@ -193,7 +193,7 @@ class Telemetry(Instrument):
             return variables
         from opentelemetry import context
 
-        present = context.get_current()  # an empty one is what every actor has anyway
+        present = context.get_current()  # every actor has an empty one anyway
         return (*variables, (self._settings.variable, present)) if present else variables
 
     def trace(self) -> str | None:

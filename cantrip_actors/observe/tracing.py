@@ -265,7 +265,7 @@ class Spans(EpisodeSpans):
 
     @guard_episode
     def close(self, reason: ExitReason | None) -> None:
-        """End all spans of an episode that did not end by itself."""
+        """End all spans of an episode that was ended from outside."""
         if not self._episode.span.is_recording():
             return
         crash = _crash_type(reason)

@@ -20,6 +20,7 @@ Status = Literal["create", "update", "complete", "error"]
 class _Item(WireValue, frozen=True, kw_only=True):
     """The fields that all upserts have.
 
+    `session_id` is the id of the entity; the wire format has this name for it.
     `source_timestamp` is the time of the event that brought the content, `emitted_at` the time of the upsert; both are
     ISO 8601 in UTC. `complete` and `error` are terminal: no upsert of the item comes after.
     """
@@ -40,7 +41,7 @@ class _Item(WireValue, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """The item that it replaces: session, turn and item id."""
+        """The item that it replaces: entity, turn and item id."""
         return (self.session_id, self.turn_id, self.item_id)
 
 
@@ -94,14 +95,14 @@ Upsert = MessageUpsert | ThinkingUpsert | ToolCallUpsert | ImageUpsert
 
 
 class Parent(WireValue, frozen=True):
-    """The turn that spawned a child entity, and that turn's session."""
+    """The turn that spawned a child entity, and its entity, whose id is `session_id`."""
 
     session_id: str
     turn_id: str | None = None
 
 
 class TurnStarted(WireValue, frozen=True, tag="turn_started"):
-    """The crystal is asked. `parent` is the turn that spawned a child entity."""
+    """The crystal is asked. `session_id` is the id of the entity, `parent` the turn that spawned a child entity."""
 
     type: ClassVar[Literal["turn_started"]] = "turn_started"
     turn_id: str

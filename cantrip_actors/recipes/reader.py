@@ -54,7 +54,7 @@ class RecipeReader:
         return {name: value for name, value in values.items() if name in names and value is not None}
 
     def keep_typed(self, values: Mapping[str, Any], kinds: Mapping[str, type], where: RecipePath) -> dict[str, Any]:
-        """Return the values, without those that do not have their kind; each of these is a mistake."""
+        """Return the values of the right type; report each of the others as a mistake."""
         fine: dict[str, Any] = {}
         for name, value in values.items():
             kind = kinds.get(name)

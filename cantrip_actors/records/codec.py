@@ -290,7 +290,9 @@ KINDS = frozenset(_KINDS)
 
 
 def _make_empty_value(kind: Any) -> Any:
-    """Return the empty value of a field's type: of a Literal the last one, which says the least ("expired")."""
+    """Return the empty value of a field's type: of a Literal the last value, which is the most neutral one
+    ("expired").
+    """
     if get_origin(kind) is Literal:
         return get_args(kind)[-1]
     return kind() if kind in (str, int, float) else None if kind is Any else {}

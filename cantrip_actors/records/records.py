@@ -29,11 +29,12 @@ from cantrip_actors.terms.outcome import EndReason
 from cantrip_actors.terms.value import Value
 
 OnClose = Literal["end", "keep"]
-"""What happens to a one-shot entity without a key that works when its runtime closes: it ends, or is left as it stands,
-for the next process."""
+"""The treatment of a one-shot entity without a key that is at work when its runtime closes: it ends, or it is left for
+the next process."""
 
 RequestKind = Literal["approval", "question", "deferred"]
-"""What an entity waits for: the approval of a call, the answer of a person, or the result of a deferred call."""
+"""The event that an entity waits for: the approval of a call, the answer of a person, or the result of a deferred
+call."""
 
 SCHEMA = 1
 """The version of the records' format. Every header states it; from version 2 on every line does."""
@@ -94,7 +95,7 @@ class Header(
     `queue` is the queue that the entity was submitted to: it keeps a place there until it is over.
 
     `on_close` says whether the entity is left as it is if its runtime closes while it works ("keep"), or ends ("end");
-    None if that is for the runtime to say.
+    None for the runtime's own setting.
 
     An entity that `waits` was made without an intent: its first one comes like those after it. Any other gets it in the
     transaction that records the header.
@@ -237,9 +238,9 @@ class Requested(_Record, frozen=True, kw_only=True, tag="requested"):
 
     Nothing of the gate has run, unless the gate itself asks: the `round` of its first question is 1, and `state` is
     what it continues with once it has the answer. `args` are the arguments of the call, for the person, also if the
-    utterance has them. `why` is what the condition of `ask_first` said. `question` is the text for the person, None for
-    an approval, and `answer_schema` the JSON Schema of the answer. `snapshot` is the program that waits, in the middle
-    of its call. If it is `deferred`, any program delivers the result of the call.
+    utterance has them. `why` is the text that the condition of `ask_first` returned. `question` is the text for the
+    person, None for an approval, and `answer_schema` the JSON Schema of the answer. `snapshot` is the program that
+    waits, in the middle of its call. If it is `deferred`, any program delivers the result of the call.
     """
 
     entity_id: str
@@ -485,7 +486,7 @@ class Folded(_Record, frozen=True, tag="fold"):
     """From here on the working context shows turns `first` … `last` as `marker` (LOOM-5).
 
     `usage` is the cost of the summary in the marker, if a crystal wrote one. `key` and `sender` are those of the mail
-    that asked for the fold, if it did not come by itself. A `selective` fold takes out only the results of these turns.
+    that asked for the fold, if mail did. A `selective` fold takes out only the results of these turns.
     """
 
     entity_id: str
@@ -546,7 +547,7 @@ class Rewarded(_Record, frozen=True, tag="reward"):
 class Resumed(_Record, frozen=True, tag="resumed"):
     """The person or program `by` resumed an episode that a crash had interrupted; its next records continue it.
 
-    An episode that a runtime resumes by itself has no such record.
+    An episode that a runtime resumes automatically has no such record.
     """
 
     entity_id: str

@@ -34,7 +34,7 @@ FIRST_SUBMISSION: Final = SubmissionPosition(-HIGHEST - 1, 0.0, "")
 
 
 class SubmissionRow(Value, frozen=True, kw_only=True):
-    """One row: cast `cantrip`, the name of one, on `intent`. `at` is when it was submitted, in seconds since 1970.
+    """One row: cast the cantrip named `cantrip` on `intent`. `at` is when it was submitted, in seconds since 1970.
 
     A tenant has one submission with a `key`, from which the entity's id is made.
     """
@@ -47,7 +47,7 @@ class SubmissionRow(Value, frozen=True, kw_only=True):
     tenant: str = ""
     queue: str = ""
     sender: str = ""
-    """Who submitted it."""
+    """The name of the program or person that submitted it."""
     trace: str | None = None
     """The `traceparent` of the span that submitted it."""
 

@@ -59,7 +59,7 @@ def is_tombstone(line: bytes) -> bool:
 
 
 def read_length(tombstone: bytes) -> int:
-    """Return the length of the line that a tombstone stands for."""
+    """Return the length of the line that a tombstone replaced."""
     return int(split_link(tombstone)[0].rpartition(_MARK)[2][:-1])
 
 

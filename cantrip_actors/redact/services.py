@@ -2,8 +2,8 @@
 
 A row has the prefixes of the keys, the characters of the rest (the inside of a regular expression's `[…]`), and their
 least number. The prefixes are those that issuers publish, or that repository scanners look for: `gitleaks` and
-`betterleaks` have such lists, under the MIT licence. If more is known of a key's shape, `patterns.py` has its own
-expression for it.
+`betterleaks` have such lists, under the MIT licence. For a key whose shape is known in more detail, `patterns.py` has
+an expression.
 
 A key has at least 15 characters, prefix included: shorter words are not searched.
 """

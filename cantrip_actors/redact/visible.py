@@ -1,8 +1,8 @@
 """Untrusted values as text for people: no value hides a part of itself, or looks like text that is ours.
 
 A value is shown as JSON in one line. Every character that moves, hides or reverses text is an escape of JSON, so the
-quotes around a text end where the text ends. A longer text has a frame: each of its lines begins with `FRAME`. What
-is cut says how long it is, and its end is shown, too.
+quotes around a text end where the text ends. A longer text has a frame: each of its lines begins with `FRAME`. A text
+that is cut shows its length and its end, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 FRAME: Final = "│ "
-"""Each line of a text of an entity begins so, and no line of ours does."""
+"""Each line of an entity's text begins with this, and no line of the library's own does."""
 
 CONTINUED: Final = "↳ "
 """Each line of an argument after its first begins so."""

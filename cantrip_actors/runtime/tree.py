@@ -115,7 +115,9 @@ class _ProcessKeys(NamedTuple):
 
 
 class Tree(Core):
-    """The tree of one runtime. `Runtime` documents the arguments; `make_casts` returns what begins due entities."""
+    """The tree of one runtime. `Runtime` documents the arguments; `make_casts` returns the object that begins due
+    entities.
+    """
 
     def __init__(
         self,
@@ -341,7 +343,7 @@ class Tree(Core):
             cell.end()
 
     def _give_up(self, *_: object) -> None:
-        """Raise in all calls that wait, if the tree has ended by itself: its parts crashed too often."""
+        """Raise in all calls that wait, if the tree has given up because its parts crashed too often."""
         if self.is_open:
             self._end_cells()
             self.scheduler.queues.close()

@@ -131,7 +131,7 @@ class EpisodeEndedEvent(EntityEvent, frozen=True, gc=False):
 class EntityEndedEvent(EntityEvent, frozen=True, gc=False):
     """The entity is over; `reason` says why.
 
-    `by` ended it, if it was ended from outside. `usage` is the cost of answers that broke the crystal's contract. The
+    `by` ended it, if it was ended from outside. `usage` is the cost of answers that broke the crystal's contract.
     `outcome` is None if a runtime ended an entity that it had not loaded.
     """
 

@@ -29,7 +29,7 @@ class NamedCallStream:
         """The starts of calls that are not complete, by item."""
 
     def read(self, emitted: Emitted) -> Iterator[Emitted]:
-        """Yield the payloads that stand for one."""
+        """Yield the payloads that replace a payload of the crystal."""
         match emitted:
             case ItemStart(item_type="function_call", name=USE_GATE.name):
                 self._held[emitted.item_id] = emitted

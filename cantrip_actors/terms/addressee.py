@@ -1,4 +1,4 @@
-"""Whom an utterance addresses: the person whose name it begins with, as in `@anna, what do you think?`."""
+"""The person whom an utterance addresses: its text begins with the person's name, as in `@anna, what do you think?`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ADDRESSEE: Final = re.compile(r"@([\w.-]*\w)")
 
 
 def find_addressee(text: str, names: Collection[str]) -> str | None:
-    """Return the one of the `names` that a text addresses; None if it is for all of them.
+    """Return the name, out of `names`, that a text addresses; None if the text is for all of them.
 
     >>> find_addressee("@anna: which colour?", ["anna", "ben"])
     'anna'

@@ -23,7 +23,7 @@ from cantrip_actors.terms.own_gates import DONE
 from cantrip_actors.terms.problems import shorten
 
 _STAYING: Final = ("#/$defs/", "#/definitions/")
-"""The places in a schema that stay where they are when it becomes that of an argument."""
+"""The keywords that stay at the top level of a schema when the rest of it becomes the schema of an argument."""
 _VALUES: Final = frozenset({"enum", "const", "default", "examples"})
 """The keywords with values that are no schemas."""
 
@@ -53,7 +53,9 @@ def make_typed_done(answer: object) -> Gate:
 
 
 def hold_to_schema(done: Gate, schema: Mapping[str, Any]) -> Gate | Refused:
-    """Return the gate `done` for answers that fit a schema, which a model wrote, or why it cannot."""
+    """Return the gate `done` for answers that fit a schema that a model wrote, or a text that says why there can be no
+    such gate.
+    """
     if done.function is not None:
         return Refused("cannot ask for an answer of another form: yours is the only one here; leave out `answer`")
     defined = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
@@ -66,7 +68,9 @@ def hold_to_schema(done: Gate, schema: Mapping[str, Any]) -> Gate | Refused:
 
 
 def _move_references(part: Any) -> Any:
-    """Return a part of a schema whose references lead to the same places, now that it is the schema of `answer`."""
+    """Return a part of a schema with its references changed so that they lead to the same definitions in the schema of
+    `answer`.
+    """
     if isinstance(part, list | tuple):
         return [_move_references(inner) for inner in part]
     if not isinstance(part, Mapping):
@@ -79,8 +83,9 @@ def _move_references(part: Any) -> Any:
 
 
 def read_answer(model: type[BaseModel], answer: Any) -> Any:
-    """Return an answer of the loom as a value of its type. Raises pydantic.ValidationError if it is not of the type.
+    """Return an answer, read from the loom, as a value of its type. Raises pydantic.ValidationError if it is not of the
+    type.
 
-    `model` is that of the gate of `make_typed_done`.
+    `model` is the model of the gate that `make_typed_done` returned.
     """
     return model.model_validate_json(to_json({"answer": answer})).__dict__["answer"]

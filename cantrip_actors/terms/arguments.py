@@ -1,8 +1,8 @@
-"""Check the arguments of public functions: the one place that says what a text, a number, a list or a choice is.
+"""Check the arguments of public functions: only this file defines what counts as a text, a number, a list or a choice.
 
-A wrong argument raises where it is given, with what was expected and what came, because it fails much later otherwise.
-Texts are checked before anything is recorded: a record with a number in place of a text could not be read again, and
-not every database keeps every text.
+A wrong argument raises at once, and the error names the expected and the actual value; without the check it would fail
+much later. Texts are checked before anything is recorded: a record with a number in place of a text could not be read
+again, and not every database keeps every text.
 
 `check` raises; the predicates (`is_number`, `is_whole`, `is_text`, `is_list` …) say whether a value fits.
 """
@@ -36,7 +36,7 @@ def check_name(what: str, value: Any, error: type[CantripError] = InvalidIntent)
     if isinstance(value, str) and len(value.encode(errors="replace")) > LONGEST:
         raise error(f"{what}: expected a text of at most {LONGEST:,} bytes, got {len(value):,} characters")
     fits = is_text(value) and not _has_refused(value)
-    check(fits, what, "a text without control characters", value, error)
+    check(fits, what, "a text that is not empty, without control characters", value, error)
     return cast("str", value)
 
 
@@ -61,7 +61,7 @@ def _has_refused(text: str) -> bool:
 
 
 def check(fits: object, what: str, expected: str, value: object, error: MakeError = ValueError) -> None:
-    """Raise `error`, with what was expected and what came, for an argument that does not fit."""
+    """Raise `error` for an argument that does not fit; its text names the expected and the actual value."""
     if not fits:
         raise error(f"{what}: expected {expected}, got {show(value)}")
 
@@ -108,7 +108,7 @@ def is_text(value: object) -> TypeGuard[str]:
 
 
 def is_list(value: object) -> TypeGuard[Iterable[Any]]:
-    """Return whether a value is a list or another iterable, and not a text or a mapping, which are one thing."""
+    """Return whether a value is a list or another iterable; a text and a mapping count as single values."""
     return isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping))
 
 

@@ -1,8 +1,9 @@
 """Bounds on a value that an entity's work hands to the host: bytes of text, values, depth.
 
 A list of one sub-object a thousand times is small where it was made and huge once it is written out. So a conversion
-counts what it makes with a `Meter`, and ends at the first excess: it never makes more than the bounds allow. All that
-crosses is bounded here: arguments of gates, their results, values and `done` answers of programs, tool calls.
+counts the values that it makes with a `Meter`, and ends at the first excess: it never makes more than the bounds allow.
+All data that crosses to the host is bounded here: arguments of gates, their results, values and `done` answers of
+programs, tool calls.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ def _is_short_json(value: object) -> bool:
 
 
 def measure_share(text: str) -> float:
-    """Return the share of the bounds on a gate's result that JSON or a text takes: 1 for as much as one may have."""
+    """Return the share of the bounds on a gate's result that JSON or a text takes: 1 for the largest allowed result."""
     values = sum(map(text.count, (",", "[", "{")))
     return max(len(text.encode(errors="replace")) / RESULT_BYTES, values / RESULT_VALUES)
 

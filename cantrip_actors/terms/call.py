@@ -128,7 +128,7 @@ def _freeze_options(options: Any) -> Mapping[str, Any]:
 def _freeze_schema(schema: object) -> Mapping[str, Any] | None:
     """Return a read-only copy of a schema.
 
-    Raises InvalidCantrip for one that no answer can be held against: that is found before one is paid for.
+    Raises InvalidCantrip for a schema that no answer can be checked against, before any answer is paid for.
     """
     if schema is None:
         return None
@@ -179,10 +179,10 @@ class Call(_Conditioning):
 
     These are translated for each provider. Those that a provider does not support are listed in `metadata["left_out"]`
     of each answer: `parallel_tool_calls` (False for one call at a time), `service_tier`, `frequency_penalty` and
-    `presence_penalty` (-2 … 2), `logprobs` (the log probabilities of the tokens, and of so many others beside each),
-    `seed`, `verbosity` ("low", "medium", "high"), `reasoning_summary` ("none", "auto", "concise", "detailed"),
-    `effort` (how much to think: "none", "minimal", "low", "medium", "high", "xhigh", "max", or a level of the
-    provider's). `output_schema` is a JSON Schema that a text answer follows; the crystal asks again until it does.
+    `presence_penalty` (-2 … 2), `logprobs` (a number: return the log probability of each token and of that many
+    alternatives), `seed`, `verbosity` ("low", "medium", "high"), `reasoning_summary` ("none", "auto", "concise",
+    "detailed"), `effort` (how much to think: "none", "minimal", "low", "medium", "high", "xhigh", "max", or a level of
+    the provider's). `output_schema` is a JSON Schema that a text answer follows; the crystal asks again until it does.
 
     Raises InvalidCantrip for values out of range, ImmutableError when a field is set afterwards.
     """

@@ -227,8 +227,8 @@ class Cantrip(Generic[Answer_co]):
         )
 
     def read_answer(self, answer: Any) -> Answer_co:
-        """Return an answer as the loom has it, as a value of the type `answer`; unchanged if the cantrip has no such
-        type.
+        """Convert an answer from its form in the loom to the type `answer`; return it unchanged if the cantrip has no
+        such type.
 
         Raises pydantic.ValidationError if it is not of that type, as one of an earlier version of the cantrip.
         """
@@ -308,7 +308,7 @@ class Cantrip(Generic[Answer_co]):
 
 
 def _complete_call(call: Call | None, system: str | None) -> Call | None:
-    """Return the call, or the one that its short form stands for."""
+    """Return the call as given, or build it from its short form."""
     if system is None:
         return call
     if call is not None:
@@ -323,7 +323,7 @@ def _complete_circle(
     skills: str | PurePath | None,
     on_demand: Iterable[GatePart] | None,
 ) -> Circle | None:
-    """Return the circle, or the one that its short forms stand for."""
+    """Return the circle as given, or build it from its short forms."""
     parts = {"gates": gates, "max_turns": turns, "skills": skills, "on_demand": on_demand}
     short = next((name for name, part in parts.items() if part is not None), None)
     if short is None:
@@ -335,7 +335,9 @@ def _complete_circle(
 
 
 def _check_keys(crystals: Mapping[Any, object], needs: Mapping[Any, object]) -> None:
-    """Raise InvalidCantrip for a crystal that is neither for a name nor for a depth, and for a label without a text."""
+    """Raise InvalidCantrip for a key of `crystals` that is neither a name nor a depth, and for a label without a
+    text.
+    """
     for key in crystals:
         expected = "a name, or a depth from 1 on (1: the children)"
         check(isinstance(key, str) or is_whole(key, 1), "cantrip: crystals", expected, key, InvalidCantrip)
@@ -356,7 +358,7 @@ def by_name(cantrips: Iterable[Cantrip]) -> dict[str, Cantrip]:
 
 
 def is_interchangeable(first: Cantrip, other: Cantrip) -> bool:
-    """Return whether an entity of one may continue with the other without an explicit request.
+    """Return whether an entity of one cantrip may continue with the other cantrip without an explicit request.
 
     Equal ids mean equal content. The objects behind the content have to be identical, too: the crystals, the functions
     of the gates and their injected dependencies, because a service injects other dependencies for each user.

@@ -1,4 +1,6 @@
-"""The cantrip of a child: what its parent may grant it, and what it inherits (COMP-1, COMP-6, COMP-7)."""
+"""The cantrip of a child: the parts that its parent may grant, and the parts that it inherits (COMP-1, COMP-6,
+COMP-7).
+"""
 
 from __future__ import annotations
 
@@ -26,9 +28,10 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     """Return the cantrip of a child that `parent` requests, or the reason for refusing it (COMP-1, COMP-6, COMP-7).
 
     The child has some of the parent's open gates, as the parent's companion lends them, and at least its wards, one
-    level less deep. Its crystal is the first of: the request's, the one of its depth, the child crystal, the parent's.
-    Its call is the parent's, unless its crystal has one of its own (as a program that acts as a crystal does) or the
-    request names a system prompt. Its `done` asks for an answer that fits the request's schema, if it has one.
+    level less deep. Its crystal is the first of these that is set: the request's, the crystal for its depth, the child
+    crystal, the parent's. Its call is the parent's, unless its crystal has one of its own (as a program that acts as a
+    crystal does) or the request names a system prompt. Its `done` asks for an answer that fits the request's schema, if
+    it has one.
 
     Equal requests give one cantrip: the parent's cantrip caches the last child's.
     """

@@ -44,7 +44,7 @@ FILE_GATES: Final = ("read", "write", "list", "search")
 """The standard gates with a folder, which is their dependency `root`."""
 
 GatePart = str | Gate | Wrap | ToolServer | Callable[..., Any]
-"""What a circle takes as a gate."""
+"""Every value that a circle accepts as a gate."""
 
 JailName = Literal["bubblewrap", "landlock"]
 
@@ -79,7 +79,7 @@ class Circle:
     jail: JailName | None = None
     servers: tuple[ToolServer, ...] = ()
     language: Language | None = field(init=False, repr=False, compare=False)
-    """What its medium says of itself; None if its entities write no programs."""
+    """The description that its medium gives; None if its entities write no programs."""
     resolved: Wards = field(init=False, repr=False, compare=False)
     """The meet of all wards."""
     listed: Mapping[str, ListedTools] = field(init=False, repr=False, compare=False)
@@ -234,7 +234,7 @@ class Circle:
 
     @cached_property
     def provided(self) -> tuple[str, ...]:
-        """The names of the dependencies that the runtime has to provide: `PROVIDED` stands in their place."""
+        """The names of the dependencies that the runtime has to provide: their value is `PROVIDED` until then."""
         values = (pair for gate in self.gates for pair in gate.dependencies.items())
         return tuple(dict.fromkeys(name for name, value in values if value is PROVIDED))
 
@@ -298,7 +298,7 @@ class Circle:
     def risks(self) -> Mapping[Risk, tuple[str, ...]]:
         """The names of the open gates that bring each risk, as their authors declare.
 
-        A server's name stands for its tools.
+        All tools of a server are listed as the name of the server.
         """
         gates = [gate for gate in self.open_gates.values() if gate.server not in self.servers or gate.server is None]
         servers = {risk: [server.name for server in self.servers if self._brings(server, risk)] for risk in RISKS}
@@ -345,7 +345,9 @@ class Circle:
         return f"gate not available: {name}; {self.describe_available(name)}"
 
     def describe_available(self, name: str) -> str:
-        """Return the open gates for an error text; of those that are not shown, the nearest to a name."""
+        """Return the names of the open gates for an error text; of the gates on demand, only those with the nearest
+        names.
+        """
         shown = ", ".join(
             gate.name for gate in self.open_gates.values() if gate.name not in self.hidden and gate.kind != PERSON.kind
         )
@@ -375,7 +377,7 @@ class Circle:
         gates = [
             _build_header(gate) | ({"on_demand": True} if gate.name in hidden else {})
             for gate in self.open_gates.values()
-            if gate.kind != PERSON.kind  # the medium says it, and the crystal has no such tool
+            if gate.kind != PERSON.kind  # the medium describes it; the crystal has no such tool
         ]
         return self._build_medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
 

@@ -6,7 +6,8 @@ record, and to add text when older turns are folded. It is not for rules about g
 
 The entity waits for its companion. A hook that cannot reach its service raises `Unavailable(retry_after=…)`: the entity
 waits so many seconds, and calls the hook again. Any other exception in a hook crashes the entity, and its supervisor
-decides: an entity whose records are broken must not run. Children have no companion unless their circle gets one.
+decides: an entity whose records are broken must not run. Children have no companion unless their own circle has a
+companion.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a crystal is to a cantrip: anything with `invoke`, or the text "family:model" (SPEC 2.1)."""
+"""The crystal of a cantrip: any object with `invoke`, or a text "family:model" (SPEC 2.1)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def get_crystal_name(crystal: Crystal | str) -> str:
 
 
 def check_crystal(what: str, crystal: object) -> None:
-    """Raise InvalidCantrip for what is not a crystal; `what` says where it stands."""
+    """Raise InvalidCantrip for a value that is not a crystal; `what` names the argument that has the value."""
     if isinstance(crystal, str) and ":" in crystal.strip(":"):
         _check_family(what, crystal)
         return

@@ -4,7 +4,7 @@ The failures that an entity meets are not here: a gate that fails, a child that 
 observation with `is_error` (D-011), never an exception of the host. A bug of the runtime is not a `CantripError`
 either: it leaves its actor as a crash, and the supervisor decides.
 
-Every message says what was expected, what arrived, and what to do about it. The errors of crystals are defined in
+Every message names the expected value, the actual value, and a remedy. The errors of crystals are defined in
 `usage.py`, because they carry the tokens that were spent on them.
 """
 
@@ -248,7 +248,7 @@ class RuntimeClosed(CantripError):
 def find_nearest(name: object, known_names: Iterable[str]) -> list[str]:
     """Return the few known names that are most like a name, nearest first.
 
-    Names that share no pairs of letters with it are left out before the rest is compared, which takes long.
+    Only names that share a pair of letters with it are compared, because a comparison takes long.
     """
     wanted = str(name)[:64]
     pairs = {wanted[at : at + 2] for at in range(len(wanted) - 1)}

@@ -59,7 +59,7 @@ def _parse_slowly(data: bytes) -> Any:
 
 
 def _explain(data: bytes) -> None:
-    """Raise ValueError with what is wrong with JSON that orjson refuses; it does not say so itself."""
+    """Raise a ValueError that says why orjson refuses this JSON; the error of orjson does not say it."""
     with suppress(RecursionError):
         _parse_slowly(data)
     raise TooDeep("expected JSON of fewer levels")

@@ -2,8 +2,8 @@
 
 A `File` is a value: immutable bytes, an address that a provider fetches itself, or the id under which a provider has
 the file. An `Image` (`image.py`) is a file that is a picture. A message has its text and its files apart; `after` of a
-file is its position in the text. In the JSON result of a gate the `handle` of a file stands for it, and people see its
-`label`: no text contains bytes.
+file is its position in the text. In the JSON result of a gate the `handle` of a file takes the place of the file, and
+people see its `label`: no text contains bytes.
 
 The bytes of a file read from a loom are looked up on first use. `crystal/images.py` encodes files for providers, and
 `loom/stores/blobs.py` stores them.
@@ -157,7 +157,7 @@ class File:
         return file
 
     def _set(self, content: FileContent, media_type: str, digest: str, size: int, **more: Any) -> None:
-        """Set all fields; those that are left out have no value."""
+        """Set all fields; a field that the caller leaves out gets None or an empty value."""
         facts = {"_content": content, "media_type": media_type, "digest": digest, "size": size}
         set_fields(self, **dict.fromkeys(File.__slots__) | facts | more)
 
@@ -248,7 +248,7 @@ class File:
 
     @property
     def handle(self) -> str:
-        """The text that stands for it in a gate's result: label and name, `[image/png, 12 KB, 640×480, 3f2a9c1e]`."""
+        """The text that takes its place in a gate's result: label and name, `[image/png, 12 KB, 640×480, 3f2a9c1e]`."""
         return f"[{self._facts}, {self.name}]"
 
     @property

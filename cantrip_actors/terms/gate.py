@@ -118,7 +118,7 @@ class Gate:
     on_demand: bool = False
     """True if `find_gates` returns its definition to the entity and the call leaves it out."""
     hints: str = field(default="", repr=False, compare=False)
-    """What its server says of it to a person who decides about a call."""
+    """The server's description of it, for a person who decides about a call."""
 
     def __post_init__(self) -> None:
         for flag in ("ephemeral", "idempotent", "read_only", "blocking"):
@@ -226,7 +226,7 @@ class Gate:
 
         With `with_(ends_episode=True)` a call that expires ends the episode, instead of being an error observation.
 
-        Raises InvalidCantrip if the gate has what only a function needs that is called here.
+        Raises InvalidCantrip if the gate has a setting that only a gate with a function can have, such as a timeout.
         """
         idle = [name for name in ("timeout", "retry") if getattr(self, name) is not None]
         idle += [name for name in ("idempotent",) if getattr(self, name)]
@@ -397,7 +397,7 @@ def _make_plain_answer(model: type[BaseModel], args: Mapping[str, Any]) -> Mappi
     try:
         plain = _dump_answer(answer)
         is_stable = _dump_answer(model.model_validate_json(to_json(plain))) == plain
-    except Exception:  # the author's validator was made for what the entity wrote, not for what pydantic wrote
+    except Exception:  # the author's validator expects the entity's arguments, not those that pydantic writes
         return args
     return plain if is_stable else args
 

@@ -1,6 +1,6 @@
 """Search in the definitions of gates: BM25 over the words of names, descriptions and parameters.
 
-A name counts more than a description. A word that no definition has stands for the words that are nearest to it, so a
+A name counts more than a description. A word that no definition contains is replaced by the words nearest to it, so a
 misspelt name still finds its gate.
 """
 

@@ -26,7 +26,7 @@ _FIELD: Final = ("alias", "title", "description", "examples", "discriminator", "
 """The arguments of pydantic's `Field` that enter; its constraints are in `metadata`."""
 
 ParameterFields = Mapping[str, tuple[Any, Any]]
-"""A function's parameters: annotations and defaults; `...` stands for none."""
+"""A function's parameters: annotations and defaults; `...` means that the parameter has no default."""
 
 
 def build_parameters_identity(fields: ParameterFields, *, is_open: bool) -> dict[str, Any]:

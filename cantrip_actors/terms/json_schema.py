@@ -76,7 +76,7 @@ def _check_schema(schema: Mapping[str, Any], foreign: bool) -> str | None:
 
 
 def find_excess(schema: object) -> str | None:
-    """Return how a schema exceeds the bounds of one that is checked on the event loop, or None."""
+    """Return how a schema exceeds the bounds for schemas that are checked on the event loop, or None."""
     parts, characters, todo = 0, 0, [schema]
     while todo:
         part = todo.pop()

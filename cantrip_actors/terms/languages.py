@@ -1,4 +1,4 @@
-"""The mediums as circles and records know them: by name, and by what each says of itself (SPEC 4).
+"""The mediums as circles and records describe them: by name, and by the language of each (SPEC 4).
 
 The contract of a medium that runs programs is in `circle/medium.py`. Importing `circle/` registers how mediums that
 others add are found.
@@ -20,7 +20,7 @@ DEFAULT: Final = "tools"
 
 
 class Language(Protocol):
-    """What a medium that runs programs says of itself: enough for a circle, its records and its cantrip's id."""
+    """The description of a medium that runs programs: enough for a circle, its records and its cantrip's id."""
 
     @property
     def name(self) -> str:
@@ -37,7 +37,7 @@ class Language(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What its user chose, as JSON: part of the recorded circle and of the cantrip's id."""
+        """The settings that its user chose, as JSON: part of the recorded circle and of the cantrip's id."""
         ...
 
 

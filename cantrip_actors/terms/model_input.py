@@ -1,4 +1,4 @@
-"""What a crystal was given for one answer."""
+"""The input of a crystal for one answer."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def bind_catalogue(finder: Gate, gates: Sequence[Gate], *, in_programs: bool) ->
 
 
 def resolve_call(call: ToolCall) -> ToolCall:
-    """Return the call that a call of `use_gate` stands for; the call itself if its arguments name no gate."""
+    """Return the call of the gate that a call of `use_gate` names; the call itself if its arguments name no gate."""
     while call.gate == USE_GATE.name and (inner := _read_inner(call)) is not None:
         call = inner
     return call

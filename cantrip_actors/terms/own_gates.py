@@ -9,7 +9,7 @@ of a circle with medium="person": the text of an utterance without calls is a ca
 entity's own log: the part of a result that queries do not show. `compact` folds the context.
 
 `BACKGROUND` are the gates of a circle whose children may work in the background: `call_agent` and `call_agent_batch`
-with `wait=False`, and what an entity does with such children.
+with `wait=False`, and the gates by which an entity deals with such children.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None
 
 
 class AgentRequest(_GateArguments):
-    """What `call_agent` asks for: a child on a derived intent (SPEC 5.1). What is left out comes from the parent."""
+    """The request of `call_agent`: a child on a derived intent (SPEC 5.1). Fields that are left out have the parent's
+    values.
+    """
 
     intent: str = Field(min_length=1, description="what the child is to achieve")
     context: Any = Field(default=None, description="data for the child")
@@ -281,7 +283,7 @@ def expand_set(part: P) -> tuple[P | Gate, ...]:
 
 
 def needs_children(gate: Gate) -> bool:
-    """Return whether a gate is of no use to an entity that may have no children (COMP-6)."""
+    """Return whether a gate is useful only to an entity that may have children (COMP-6)."""
     return gate.name in DELEGATION or (gate.kind == "message" and gate.name in _NEED_CHILDREN)
 
 

@@ -1,4 +1,4 @@
-"""Budgets for a period: an amount for each intent, day or month, with a rule for an entity that has used it up.
+"""Budgets for a period: an amount for each intent, day or month, and the rule that applies once it is used up.
 
 A day and a month are those of a zone, so they are not equally long, and they begin at its midnight.
 """

@@ -1,4 +1,6 @@
-"""`PROVIDED`: it stands in an offered cantrip for a dependency that only `Runtime.open(dependencies=…)` can say."""
+"""`PROVIDED`: the placeholder, in an offered cantrip, for a dependency that only `Runtime.open(dependencies=…)` can
+provide.
+"""
 
 from __future__ import annotations
 

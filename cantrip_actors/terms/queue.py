@@ -13,7 +13,7 @@ class Queue:
 
     At most `max_running` of its entities are unfinished at once, on all nodes together, and each node begins one only
     while fewer than `per_node` run there. `submit` raises QueueFull where `max_waiting` submissions of the same or a
-    higher priority wait. None is no bound; for `max_waiting`, that of `Runtime.open(max_submitted=…)`.
+    higher priority wait. None means no bound; for `max_waiting`, it means the bound of `Runtime.open(max_submitted=…)`.
 
     Raises ValueError for an invalid value.
     """

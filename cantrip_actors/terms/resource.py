@@ -15,7 +15,7 @@ class Resource(ABC):
     """A resource as its user describes it: a value that entities share, without state."""
 
     form: str
-    """The name and the version of what `dump` returns; a snapshot of another one is not restored."""
+    """The name and the version of the format that `dump` returns; a snapshot in another format is not restored."""
 
     @abstractmethod
     def bind(self, snapshot: bytes | None) -> BoundResource:
@@ -27,7 +27,9 @@ class BoundResource(ABC):
 
     @abstractmethod
     async def describe(self, dependencies: Mapping[str, Any]) -> str:
-        """Return what it shows now, for a gate with these dependencies whose outcome is unknown after a crash."""
+        """Return a description of its present state, for a gate with these dependencies whose outcome is unknown after
+        a crash.
+        """
 
     @abstractmethod
     def dump(self) -> bytes | None:

@@ -19,8 +19,8 @@ class Retry:
     `base_delay` to `max_delay` seconds, with jitter; a provider's Retry-After takes precedence. A gate retries only the
     exceptions `on`. A crystal retries only `retryable_status_codes` and missing answers. With the default codes, each
     family also retries the statuses that its provider uses for a passing failure (408, 409, 425, 529 and others); with
-    other codes, only these. Errors that no status tells (a spent quota, a call that the model wrote wrongly) are never,
-    or always, retried.
+    other codes, only these. Some errors are not recognised by their status: a spent quota is never retried, and a call
+    that the model wrote wrongly always is.
     """
 
     max_retries: int = 5

@@ -1,8 +1,8 @@
 """The lethal trifecta: private data, untrusted content and a way out, together in one circle.
 
 An entity that reads what strangers wrote can be talked into anything that its gates allow. With private data and a way
-out it can be talked into sending that data away. Gates declare what they bring; nothing is guessed from their names or
-their code, and no content id depends on it (decision 0140).
+out it can be talked into sending that data away. Authors declare the risks of their gates; none is guessed from a
+gate's name or code, and no content id depends on them (decision 0140).
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ def make_skill_gate(folder: str | PurePath, roots: Iterable[str | PurePath] = ()
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A skill as its SKILL.md says it. `wraps` names the skill that it puts its steps around; None without one."""
+    """A skill as its SKILL.md describes it. `wraps` names the skill that it puts its steps around; None if it wraps no
+    skill.
+    """
 
     name: str
     description: str

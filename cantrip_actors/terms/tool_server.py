@@ -112,8 +112,8 @@ ReportProgress = Callable[[str], object]
 class Elicited(NamedTuple):
     """A server's question to a person during a call: a form with a JSON Schema, or a URL to open.
 
-    `call` is the call that the question belongs to; None if the protocol does not say. `resume` is what the call can be
-    continued with, at any time, by `GateCall.inquiry`; None if the server holds the call open.
+    `call` is the call that the question belongs to; None if the protocol does not say. `resume` is the token with which
+    `GateCall.inquiry` can continue the call at any time; None if the server holds the call open.
     """
 
     server: str
@@ -150,7 +150,7 @@ class SampleAnswer(NamedTuple):
 
 
 class SamplingRefused(Exception):
-    """A server gets no answer of a crystal, and why."""
+    """A server's query to a crystal is refused; the text says why."""
 
 
 Sample = Callable[[SampleRequest], Awaitable[SampleAnswer]]
@@ -158,7 +158,7 @@ Sample = Callable[[SampleRequest], Awaitable[SampleAnswer]]
 
 
 async def refuse_sampling(_: SampleRequest) -> SampleAnswer:
-    """Refuse: no entity is there to pay."""
+    """Refuse, because no entity can pay for the answer."""
     raise SamplingRefused("no entity calls")
 
 
@@ -191,8 +191,8 @@ class ServerSession(NamedTuple):
 class Connection(Protocol):
     """A connection to a server. Its methods are called by many tasks at once.
 
-    One that knows its `ServerSession` has it as `negotiated`. One whose server may end the session says in `is_over`
-    that it did: another connection then replaces it.
+    `negotiated` is its `ServerSession`, if it knows it. `is_over` is True once the server has ended the session:
+    another connection then replaces this one.
     """
 
     @property
@@ -410,7 +410,7 @@ def _describe_clash(first: Tool, other: Tool, name: str, every: Sequence[Tool]) 
 
 
 def _sample(names: Sequence[str]) -> str:
-    """Return a list of names as one would write it, the first of them if there are many."""
+    """Return names as a list for a message; only the first ones if there are many."""
     quoted = ", ".join(f'"{name}"' for name in names[:SHOWN])
     return f"[{quoted}, …]" if len(names) > SHOWN else f"[{quoted}]"
 

@@ -1,4 +1,4 @@
-"""Frozen values, of which every turn makes many: msgspec Structs, which are cheap to make, encode and decode.
+"""Frozen values: msgspec Structs, which are cheap to make, encode and decode, because every turn makes many.
 
 Functions of `dataclasses` (`replace`, `fields`, `asdict`) work with them, because users' code calls those.
 """

@@ -36,10 +36,11 @@ PRICES = "give the crystal prices=Prices({…}), or add max_turns, timeout or ma
 """Advice for budgets of tokens or dollars that cannot be measured."""
 
 FREE_ANSWERS = 100
-"""Answers of an episode after which a budget that alone bounds the entity has to count something."""
+"""The number of answers of an episode after which the usage of a budget has to be above zero, if only that budget
+bounds the entity."""
 
 LEAST_COST = 1e-7
-"""US dollars that an answer costs on average, at least, where it counts for `max_cost`."""
+"""The least average cost of an answer, in US dollars, with which `max_cost` alone can bound an entity."""
 
 _BOUNDS = ("max_turns", "timeout", "timeout_while_waiting", "max_tokens", "max_cost")
 
@@ -343,7 +344,9 @@ def parse(ward: Mapping[str, Any]) -> list[Ward]:
 
 
 def _split_value(name: str, value: Any) -> Sequence[Any]:
-    """Return the values of the single wards: several gates may stand in one, as in `{"max_calls": {"search": 5}}`."""
+    """Return the values of the single wards: a ward on calls may name several gates, as in `{"max_calls": {"search":
+    5}}`.
+    """
     if name == "remove_gate" and isinstance(value, (list, tuple)):
         return value
     if name == "max_calls" and isinstance(value, Mapping) and "gate" not in value and value:

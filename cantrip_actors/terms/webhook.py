@@ -22,7 +22,7 @@ WebhookKind = Literal[
     "quarantine.began",
     "quarantine.ended",
 ]
-"""What a webhook can report: https://www.standardwebhooks.com calls it the type of an event."""
+"""The kinds of messages of a webhook: https://www.standardwebhooks.com calls the kind the type of an event."""
 
 WEBHOOK_KINDS: Final[tuple[WebhookKind, ...]] = get_args(WebhookKind)
 

@@ -1,4 +1,4 @@
-"""A wrapper: the steps that run before and after a gate, what a step is given, and how it refuses a call.
+"""A wrapper: the steps that run before and after a gate, the arguments of a step, and its refusal of a call.
 
 `wrapping.py` puts wrappers around gates; the circle runs them (`circle/wrapped_call.py`), because a step may wait.
 """

@@ -282,7 +282,7 @@ _CRASHED = "the process has crashed, because its test says so"
 
 @dataclass(frozen=True, slots=True)
 class Survived(Generic[T]):
-    """What a program returned in its last life, and how many lives ended in a crash before."""
+    """The result of a program's last life, and the number of lives before it that ended in a crash."""
 
     value: T
     crashes: int

@@ -1,4 +1,4 @@
-"""What holds for every entity, whatever its model answers and whenever its process dies: the laws of `EntityMachine`.
+"""The laws of `EntityMachine`: they hold for every entity, whatever its model answers and whenever its process dies.
 
 A `LawChecker` watches from outside. It counts what the crystal gave and which gates run, and compares that with the
 loom.

@@ -118,7 +118,7 @@ class EntityMachine(RuleBasedStateMachine):
         return wild(self.cantrip.circle)
 
     def check_end(self) -> None:
-        """Check what holds once everything has come to rest; by default nothing more."""
+        """Check your own laws once no process has work left; by default there are none."""
 
     # --- for rules
 
@@ -130,8 +130,8 @@ class EntityMachine(RuleBasedStateMachine):
     def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
         """Call an async function in the process, and return its result.
 
-        If the process crashes meanwhile, it is started again, and so is the function: give keys to what must happen
-        once, and read `self.runtime` and `self.entity` in the function.
+        If the process crashes meanwhile, it is started again, and so is the function: give keys to calls that must
+        happen once, and read `self.runtime` and `self.entity` in the function.
         """
         return self._process.run(function, *args)
 
@@ -336,7 +336,7 @@ class EntityMachine(RuleBasedStateMachine):
             await self._decide(request, True, self._make_key())
 
     async def _compare_results(self) -> None:
-        """Compare what a caller gets with what the loom says."""
+        """Compare the result of a caller with the loom."""
         for work in self._list_works():
             if work.state == "settled":
                 outcome = work.find_outcome()

@@ -31,7 +31,7 @@ def make_values(schema: Mapping[str, Any]) -> SearchStrategy[Any]:
 
 
 def _follow(node: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema that a node stands for; an empty one, which allows anything, if it leads nowhere."""
+    """Return the schema of a node; an empty one, which allows anything, if its reference leads nowhere."""
     for _ in range(20):
         if not isinstance(node, Mapping):
             return {}

@@ -1,4 +1,4 @@
-"""People who are a script: they reply to what entities say to a person."""
+"""Scripted people: they reply to utterances of entities for a person."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def people(runtime: Runtime, **scripts: ReplyScript) -> AbstractAsyncContextMana
 
     Each person has a script: a list of replies, or a function of the request, which returns the reply, or None to leave
     the request open. A reply is a text, or a list of texts, images and files, or `Declined(note)`. An utterance that
-    addresses a person is for that person, and any other for the first one who has a reply. A request for which nobody
-    has a reply stays open. The block gets the list of the requests, which grows as they come.
+    addresses a person is for that person, and any other for the first one who has a reply. A request for which no
+    person has a reply stays open. The block gets the list of the requests, which grows as they come.
     """
     return _ScriptedPeople(runtime, {name: _make_function(script) for name, script in scripts.items()})
 

@@ -1,4 +1,4 @@
-"""Call a user's function and return what it returned or what it raised: the one boundary around user code (D-011).
+"""Call a user's function and return its result or its exception: the only boundary around user code (D-011).
 
 Every exception of user code becomes a value here, including `SystemExit` (argparse, `sys.exit` in a library) and
 `GeneratorExit`. Three exceptions are not the user code's own and pass through:
@@ -38,7 +38,8 @@ CodeWatch: TypeAlias = Callable[[CodeKind, str, Callable[[], Awaitable[Any]]], A
 """Does a call: its kind, the name of the gate or of the crystal, and the function that does it."""
 
 WATCH: Final[ContextVar[CodeWatch | None]] = ContextVar("cantrip_actors_watch", default=None)
-"""Who does the calls of the tasks below: `cantrip_actors.testing`, which crashes a process in the middle of one."""
+"""The threads that make the calls of the tasks below: `cantrip_actors.testing`, which crashes a process in the middle
+of one."""
 
 ENDING: Final = 1.0
 """Seconds in which a program that Ctrl-C ends begins to cancel its calls. Another program continues, as a service
@@ -61,7 +62,7 @@ def watch(kind: CodeKind, name: str, call: Callable[[], Awaitable[Any]]) -> Call
 
 
 async def attempt(work: Callable[[], Awaitable[T]]) -> T | Failure:
-    """Await `work()` and return its result, or what it raised."""
+    """Await `work()` and return its result or its exception."""
     try:
         return await await_user_code(work)
     except BaseException as failure:
@@ -71,7 +72,7 @@ async def attempt(work: Callable[[], Awaitable[T]]) -> T | Failure:
 
 
 def attempt_now(work: Callable[[], T]) -> T | Failure:
-    """Call `work()`, which does not wait, and return its result, or what it raised."""
+    """Call `work()`, which does not wait, and return its result or its exception."""
     try:
         return call_user_code(work)
     except BaseException as failure:
@@ -100,7 +101,7 @@ class Threads:
         self._limiter: RunVar[anyio.CapacityLimiter] = RunVar(name)
 
     async def attempt(self, work: Callable[[], T], *, on_refusal: Callable[[], object] = lambda: None) -> T | Failure:
-        """Call `work` in a thread and return its result, or what it raised.
+        """Call `work` in a thread and return its result or its exception.
 
         A cancelled task waits until `work` has ended, `threads.GRACE` seconds at most: then it calls `on_refusal`.
         """

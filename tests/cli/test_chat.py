@@ -237,7 +237,7 @@ def test_a_picture_goes_with_the_next_message_and_with_no_later_one(terminal: An
         ("> ", "/attach red dot.png\n"),
         ("image/png", ""),
         ("> ", "/attach\n"),
-        ("nothing is sent", ""),
+        ("no file is sent", ""),
         ("> ", "bread\n"),
         ("bread.", ""),
         ("> ", "/quit\n"),

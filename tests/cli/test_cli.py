@@ -305,7 +305,7 @@ class TestProcess:
         assert "\x1b" not in said.err
         lines = said.err.splitlines()
         assert re.fullmatch(r"\w{8} begins: count", lines[0])
-        assert re.fullmatch(r"\w{8} ended, terminated after 2 turns, 24 tokens", lines[-3])
+        assert re.fullmatch(r"\w{8} ended, done after 2 turns, 24 tokens", lines[-3])
 
     def test_help_has_examples_and_exit_codes(self, process):
         said = process("--help")

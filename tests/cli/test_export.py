@@ -129,7 +129,7 @@ class TestSearch:
 class TestStats:
     def test_stats_are_printed_as_text(self, cantrip, told):
         said = cantrip("loom", "stats").out
-        assert "entities    3 (3 terminated)" in said
+        assert "entities    3 (3 done)" in said
         assert "turns       5, of 5 utterances" in said
         assert "rewards     2, mean 0.5" in said
         assert "gate nothing: 1 calls, 1 failed (100%)" in said

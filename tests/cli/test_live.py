@@ -80,7 +80,7 @@ def test_a_dumb_terminal_gets_lines(terminal, place):
     seen = terminal("cast", "recipe.yaml", "count", TERM="dumb")
     assert seen.code == 0
     assert "\x1b" not in seen.screen
-    assert "ended, terminated" in seen.screen
+    assert "ended, done" in seen.screen
 
 
 def test_a_tree_that_does_not_fit_is_truncated(terminal, place):

@@ -77,19 +77,26 @@ class TestCommands:
         assert rows[0]["intent"] == "what do I need?"
         assert rows[0]["state"] == "terminated"
 
+    @pytest.mark.rule("L-04")
+    def test_ls_says_done_to_people_and_terminated_to_programs_and_selects_by_either(self, cantrip, told):
+        assert {line.split()[3] for line in cantrip("loom", "ls").out.splitlines()[1:]} == {"done"}
+        by_plain_word = cantrip("loom", "ls", "--state", "done", "--json").json
+        assert {row["state"] for row in by_plain_word} == {"terminated"}
+        assert by_plain_word == cantrip("loom", "ls", "--state", "terminated", "--json").json
+
     def test_tree_shows_children_and_forks_below_their_turns(self, cantrip, told):
         said = cantrip("loom", "tree")
         shape = re.sub(r"\b[0-9a-f]{8}\b", "ID", said.out)
         assert shape == (
-            "ID what do I need? terminated · 0 tokens\n"
+            "ID what do I need? done · 0 tokens\n"
             '├─ 1 ID call_agent "I ask somebody." reward 0.5\n'
-            "│  ├─ ID look it up terminated · 0 tokens\n"
+            "│  ├─ ID look it up done · 0 tokens\n"
             "│  │  ├─ 1 ID nothing failed\n"
-            "│  │  └─ 2 ID done terminated\n"
-            "│  └─ fork ID and what else? terminated · 0 tokens\n"
-            "│     └─ 1 ID done terminated\n"
+            "│  │  └─ 2 ID done completed\n"
+            "│  └─ fork ID and what else? done · 0 tokens\n"
+            "│     └─ 1 ID done completed\n"
             "├─ 2 ID call_agent (goes on)\n"
-            "└─ 3 ID done terminated\n"
+            "└─ 3 ID done completed\n"
         )
 
     def test_tree_takes_the_id_of_an_entity_or_of_a_turn(self, cantrip, told):

@@ -380,6 +380,17 @@ async def test_an_overview_reads_only_new_records() -> None:
     assert told["totals"]["turns_per_minute"] == 2
 
 
+@pytest.mark.rule("L-04")
+def test_a_screen_says_done_for_entities_that_are_done_and_finds_them_by_that_word(loom: Path) -> None:
+    with open_loom(f"sqlite:{loom}", read_only=True) as opened:
+        overview = Overview(opened).look()
+    view = TopSelections("loom.db", filter="done")
+    lines = [line.plain for line in screen(overview, view, 80, 24)]
+    assert any("✓ done" in line for line in lines)
+    assert not any("terminated" in line for line in lines)
+    assert len(view.shown) == overview["totals"]["states"]["terminated"]
+
+
 def test_a_screen_of_eighty_columns_has_all_keys_and_all_figures_of_a_service(loom: Path) -> None:
     with open_loom(f"sqlite:{loom}", read_only=True) as opened:
         overview = Overview(opened).look()

@@ -51,7 +51,7 @@ def test_recordings_of_every_interface_pass(tmp_path, capsys):
             ["said"],
             "expected a JSON body, a JSON event a line or server-sent events, found '\"said",
         ),
-        ("odd/settings.json", [{"colour": "blue"}], "whose is it"),
+        ("odd/settings.json", [{"colour": "blue"}], "which provider sent it"),
         # what a failure says of itself has any shape, and is looked into all the same
         (
             "openai-responses/failed.chunks.txt",

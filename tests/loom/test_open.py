@@ -92,6 +92,7 @@ def test_an_attempt_postpones_an_append_that_waits_for_the_disk(tmp_path, scheme
         ("jsonl:", "names no file"),
         ("jsonl:///", "names no file"),
         ("sqlite:", "names no file: expected for example sqlite:loom.db"),
+        ("sqlite::memory:", "write memory: for a loom in memory"),
         ("sqlite://loom.db", "names a host: write sqlite:loom.db or sqlite:///loom.db"),
         ("sqlite:loom.db?durability=full", 'unknown durability "full"'),
         ("jsonl://host.jsonl", "names a host: write jsonl:host.jsonl or jsonl:///host.jsonl"),

@@ -571,7 +571,10 @@ def test_looms_of_one_database_are_separate(store):
 @pytest.mark.parametrize(
     ("statement", "fault"),
     [
-        ("delete from records where seq = 5", "record 6: this Committed of entity e is not what was written after"),
+        (
+            "delete from records where seq = 5",
+            "record 6: this Committed of entity e does not follow the record before it",
+        ),
         ("update records set body = replace(body, 'be terse', 'be wordy') where seq = 1", "record 1: this Header of"),
         ("delete from records where seq = 18", "the tree of entity e does not end where its last record was written"),
         ("update records set entity = 7 where seq = 15", "record 15: its row names another entity, or another turn"),

@@ -190,7 +190,7 @@ def test_verify_finds_that_a_whole_child_was_taken_out(held):
         return [line for line in lines if b'"entity":"c"' not in line]
 
     held.change(childless, 7)
-    assert "a record of its tree before it was edited, moved or taken out" in faults(held)[0]
+    assert "an earlier record of its tree was edited, moved or removed" in faults(held)[0]
 
 
 def test_only_the_line_without_a_link_is_named(held):

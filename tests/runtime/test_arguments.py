@@ -156,7 +156,7 @@ async def test_a_lookup_takes_texts_only(place: Place, tenant: str | None) -> No
 async def test_a_key_with_the_separator_of_tenants_finds_no_entity_of_a_tenant() -> None:
     async with Runtime.open() as runtime:
         await runtime.tenant("acme").cast(ECHO, "private", key="job")
-        with pytest.raises(CantripError, match="key: expected a text without control characters"):
+        with pytest.raises(CantripError, match="key: expected a text that is not empty, without control characters"):
             await runtime.cast(ECHO, "private", key="acme\x1fjob")
 
 

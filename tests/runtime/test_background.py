@@ -227,6 +227,33 @@ class TestLongLivedParents:
             assert runtime.loom.outcome(child).reason == "cancelled"
             assert runtime.loom.outcome(entity.id) is None
 
+    @pytest.mark.rule("K-23")
+    async def test_an_undo_returns_when_the_children_of_its_intent_have_ended(self) -> None:
+        events: list[str] = []
+
+        @gate
+        async def look() -> str:
+            """Look, and take a second to end."""
+            try:
+                await anyio.sleep(60)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(1)
+                events.append("effect")
+            return "seen"
+
+        async def child(context: Sequence[Any]) -> Answer:
+            return say("look")
+
+        cantrip = family(play(start("look"), done("begun")), child, look)
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(cantrip, "go", name="n")
+            await entity.episode()
+            await anyio.sleep(5)
+            assert await entity.undo()
+            events.append("undone")
+        assert events == ["effect", "undone"]
+
     async def test_a_fork_has_no_children_of_the_other_entity(self) -> None:
         parent = play(start("look"), say("list_children"), lambda context: done(read_results(context, "list_children")))
         async with Runtime.open("memory:") as runtime:

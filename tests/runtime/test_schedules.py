@@ -256,7 +256,7 @@ async def test_a_schedule_with_the_same_id_and_other_content_replaces_the_first_
         ({"target": SPELL, "to": "entity"}, "a cantrip was given"),
         ({"target": ""}, "expected a cantrip, or the name"),
         ({"to": "somebody"}, "to: expected one of 'entity', 'cantrip'"),
-        ({"id": "a\nb"}, "id: expected a text without control characters"),
+        ({"id": "a\nb"}, "id: expected a text that is not empty, without control characters"),
         ({"catch_up": "some"}, "catch_up: expected one of 'one', 'all', 'skip'"),
         ({"overlap": "run"}, "overlap: expected one of 'skip', 'queue', 'stop'"),
         ({"every": None, "at": "2020-01-01T00:00"}, "at: expected a time to come"),

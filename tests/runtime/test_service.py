@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 from pydantic import BaseModel, ValidationError
 
 from cantrip_actors import (
+    PROVIDED,
     Cantrip,
     CantripError,
     Circle,
@@ -480,6 +481,63 @@ async def test_each_send_runs_in_the_context_of_its_sender(pause):
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(send, number)
         assert seen == ["request 1", "no request", "request 2"]
+
+
+async def _post(entity):
+    return await (await entity.post("go")).result()
+
+
+async def _stream(entity):
+    async with entity.stream("go") as run:
+        return await run.result()
+
+
+async def _send_with_a_timeout(entity):
+    return await entity.send("go", timeout=60)
+
+
+@pytest.mark.rule("K-05")
+@pytest.mark.parametrize("pause", [0, 100], ids=["at once", "asleep"])
+@pytest.mark.parametrize("give", [_post, _stream, _send_with_a_timeout])
+async def test_an_intent_is_worked_on_in_the_context_of_its_sender_however_it_is_given(give, pause):
+    async with Runtime.open(passivate_after=10) as runtime:
+        seen = []
+
+        async def serve(number):
+            REQUEST.set(f"request {number}")
+            seen.append((await give(runtime.entity("notes"))).result)
+
+        await (await runtime.invoke(ASKING, "go", name="notes")).episode()
+        await anyio.sleep(pause)
+        async with anyio.create_task_group() as tasks:
+            for number in range(3):
+                tasks.start_soon(serve, number)
+        assert sorted(seen) == ["request 0", "request 1", "request 2"]
+
+
+@pytest.mark.rule("K-05")
+async def test_an_intent_keeps_the_context_of_its_sender_while_its_entity_moves_to_other_dependencies():
+    @gate
+    async def name_request(user: Injected[str]) -> str:
+        """Name the user and the request."""
+        return f"{user}, {REQUEST.get()}"
+
+    def policy(context):
+        last = context[-1]
+        return say("name_request") if last.role == "user" else {"content": last.content}
+
+    circle = Circle(["done", name_request.with_(user=PROVIDED)], [max_turns(5)])
+    desk = Cantrip(scripted(policy), circle=circle, name="desk")
+    provide = {"dependencies": lambda scope: {"user": scope.sender}}
+    async with Runtime.open(cantrips=[desk], **provide) as runtime:
+        entity = await runtime.ensure("desk", desk)
+        works = []
+        for user in ("anna", "ben", "anna"):
+            REQUEST.set(f"request of {user}")
+            works.append(await entity.post("go", by=user))
+        REQUEST.set("of none")
+        results = [(await work.result()).result for work in works]
+    assert results == ["anna, request of anna", "ben, request of ben", "anna, request of anna"]
 
 
 @pytest.mark.rule("COMP-2")

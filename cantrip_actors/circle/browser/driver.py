@@ -45,7 +45,7 @@ NAMES: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "goog
 """The names of browsers that are searched on PATH, before Playwright's own is used."""
 
 NOWHERE: Final = "http://127.0.0.1:9"
-"""The proxy of the browser itself, which is none: only sessions have a way to the network."""
+"""The proxy of the browser itself: an address that no proxy answers, because only sessions may reach the network."""
 
 MISSING: Final = (
     "no browser can be used here: it needs Playwright (pip install 'cantrip-actors[browser]') and Chromium (Debian: "
@@ -275,7 +275,9 @@ def stop_browsers() -> None:
 
 
 async def run_in_driver(work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
-    """Return what an async function returns, which runs in the driver's loop. A cancelled one has ended."""
+    """Return the result of an async function that runs in the driver's loop. If the call is cancelled, the function has
+    ended when this raises.
+    """
     wait, cancel = get_driver().submit(partial(work, *args))
     return await run_in_thread(wait, _get_limiter(), interrupt=cancel, grace=ENDING)
 

@@ -15,7 +15,7 @@ _PATTERN: Final = re.compile(
 _EXPECTED: Final = 'a list of hosts, as in ["docs.python.org", "*.example.com", "localhost:8000"], or ["*"]'
 
 PORTS: Final = (80, 443)
-"""The ports that a host without a port stands for."""
+"""The ports that are allowed for a host without a port."""
 
 
 class AllowedHost(NamedTuple):
@@ -39,7 +39,7 @@ class AllowedHost(NamedTuple):
 
 
 def read_hosts(allow: Iterable[str]) -> tuple[AllowedHost, ...]:
-    """Return the hosts that patterns stand for. Raises InvalidCantrip."""
+    """Return the hosts of these patterns. Raises InvalidCantrip."""
     texts: Iterable[str] = read_texts("browser: allow", allow, _EXPECTED, InvalidCantrip)
     return tuple(map(_read_host, texts))
 

@@ -1,4 +1,6 @@
-"""What pages did by themselves: lines for the next observation, and the secrets that no text for the entity has."""
+"""Events that pages caused without a gate call: lines for the next observation, and the secrets that are removed from
+texts for the entity.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from cantrip_actors.circle.browser.proxy import FilteringProxy
 from cantrip_actors.circle.browser.secret_texts import hide_secrets
 
 MOST: Final = 20
-"""Lines of an observation about what pages did by themselves."""
+"""The most lines of an observation about events that pages caused without a gate call."""
 
 
 class Notices:

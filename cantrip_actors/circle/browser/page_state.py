@@ -1,7 +1,7 @@
-"""The state of a browser as bytes, and back: cookies, storage, open addresses, and what is written in fields.
+"""The state of a browser as bytes, and back: cookies, storage, open addresses, and the values of form fields.
 
-What only a page's memory holds is lost: its scripts' variables, its history, IndexedDB. A page is loaded again by its
-address, so one that answered a form may show something else. Nothing that contains a secret is stored.
+State that only a page's memory holds is lost: its scripts' variables, its history, IndexedDB. A page is loaded again by
+its address, so one that answered a form may show something else. Nothing that contains a secret is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGEST: Final = 1_000_000
 """Characters of a state that is stored; a larger one is stored without the storage of its pages."""
 
 ANSWER: Final = 1.0
-"""Seconds in which a page has to say what is written in it."""
+"""Seconds in which a page has to return the values of its form fields."""
 
 _READ: Final = """() => {
   const plain = storage => { try { return Object.fromEntries(Object.entries(storage)) } catch { return {} } }
@@ -52,7 +52,7 @@ IsSecret = Callable[[str], bool]
 
 
 async def read_page(page: Page) -> dict[str, Any] | None:
-    """Return the address of a page, its storage and what is written in it; None if it does not answer."""
+    """Return the address of a page, its storage and the values of its form fields; None if it does not answer."""
     from playwright.async_api import Error
 
     try:
@@ -107,7 +107,7 @@ async def store_values(page: Page, origin: str, local: Mapping[str, str], sessio
 
 
 async def write_fields(page: Page, fields: list[Any]) -> int:
-    """Write into the fields of a page what was there; return how many are not there any more."""
+    """Write values into the fields of a page; return the number of fields that no longer exist."""
     async with asyncio.timeout(ANSWER):
         return int(await page.evaluate(_WRITE, fields))
 

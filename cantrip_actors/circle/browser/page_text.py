@@ -1,4 +1,4 @@
-"""What a page shows, as text: Playwright's accessibility snapshot, read line by line and written anew.
+"""The content of a page as text: Playwright's accessibility snapshot, read line by line and written anew.
 
 The texts of a page stand in quotes, so that none of them can pass for an element with a ref, or for words of ours.
 """
@@ -34,7 +34,7 @@ _UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u2028-\u202
 
 
 class Element(NamedTuple):
-    """One line of a page: an element, or a text in it. `ref` is "" for what cannot be used."""
+    """One line of a page: an element, or a text in it. `ref` is "" for a line that no gate can act on."""
 
     depth: int
     ref: str
@@ -132,7 +132,7 @@ def render_part(shown: ShownPage, before: ShownPage | None, part: int) -> Iterat
 
 
 def render_changes(shown: ShownPage, before: ShownPage | None) -> Iterator[str]:
-    """Yield what is new on a page after an action."""
+    """Yield the lines that are new on a page after an action."""
     if before is None or before.url != shown.url:
         yield from render_part(shown, None, 1)
         return
@@ -183,5 +183,5 @@ def shorten_text(text: str) -> str:
 
 
 def read_first_line(error: Exception) -> str:
-    """Return what an error of Playwright says, without its log."""
+    """Return the message of an error of Playwright, without its log."""
     return shorten_text(re.split("\n(?:Call log|Browser logs):", str(error))[0])

@@ -1,4 +1,4 @@
-"""Hide the secrets of a browser in what its entity gets."""
+"""Hide the secrets of a browser in texts for its entity."""
 
 from __future__ import annotations
 

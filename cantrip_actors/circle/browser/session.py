@@ -1,7 +1,7 @@
 """The session of one entity: its tabs in a browser context of its own, behind a proxy of its own.
 
-It lives in the driver's event loop. What pages do by themselves (tabs, dialogs, downloads, crashes) is refused or
-bounded in `tab_list.py`, and becomes a line in the next observation (`notices.py`).
+It lives in the driver's event loop. Tabs, dialogs, downloads and crashes that a page causes without a gate call are
+refused or bounded in `tab_list.py`, and each becomes a line in the next observation (`notices.py`).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from playwright.async_api import Browser, BrowserContext, Locator, Page
 
 ANSWER: Final = 5.0
-"""Seconds in which a page has to answer what Playwright asks it; one that does not is closed."""
+"""Seconds in which a page has to answer Playwright; a page that does not is closed."""
 
 SNAPSHOT: Final = 2.5
-"""Seconds in which frames have to show what they hold; one that never loads is left empty."""
+"""Seconds in which frames have to show their content; a frame that never loads is left empty."""
 
 LARGEST_TEXT: Final = 2_000_000
 """Characters of a document that can be shown."""
@@ -191,7 +191,7 @@ class BrowserSession:
             self._notices.note(f"not restored: {', '.join(lost)}")
 
     async def _open_again(self, page: Page, tab: dict[str, Any]) -> bool:
-        """Load a page again, and write what was written in it; return False if that cannot be done."""
+        """Load a page again, and fill its form fields again; return False if that fails."""
         from playwright.async_api import Error
 
         origin = find_origin(tab["url"])
@@ -254,7 +254,9 @@ class BrowserSession:
         await (await self.tabs.get_front()).settle(seconds)
 
     async def see(self, *, part: int | None = None, within: str | None = None) -> str:
-        """Return what the page in front shows: one part of it, or with `part=None` what is new after an action."""
+        """Return the content of the page in front: one part of it, or with `part=None` the lines that are new after an
+        action.
+        """
         tab, hide = await self.tabs.get_front(), self._notices.hide
         page, before = tab.page, None if within else tab.shown
         area = page.locator("css=html") if within is None else await self.locate(within)

@@ -1,4 +1,4 @@
-"""One page of a session: the elements that the entity was shown last, and what the page did in this call."""
+"""One page of a session: the elements that the entity was shown last, and the events of the page in this call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tab:
         self.dialogs = 0
         """Dialogs in this call."""
         self.state: dict[str, Any] = {"url": "about:blank"}
-        """Its address, its storage and what is written in it, after the last call."""
+        """Its address, its storage and the values of its form fields, after the last call."""
         self._requests: set[Request] = set()
         self._is_over = False
         page.on("request", self._note_request)
@@ -57,7 +57,7 @@ class Tab:
                 await self.page.wait_for_load_state("load")
                 while self._requests and self.is_open:  # noqa: ASYNC110  # they may end and begin many times
                     await asyncio.sleep(MOMENT)
-        except (TimeoutError, Error):  # it goes on loading, or is gone: its reader sees what there is
+        except (TimeoutError, Error):  # it goes on loading, or is gone: its reader sees the part that has loaded
             self._requests.clear()
 
     async def answers(self) -> bool:

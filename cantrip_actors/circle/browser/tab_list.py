@@ -1,4 +1,4 @@
-"""The tabs of a session, and what is done when a page opens tabs or dialogs, wants files, downloads or crashes."""
+"""The tabs of a session, and the reactions to pages that open tabs or dialogs, want files, download or crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TabList:
 
     Args:
         most: how many may be open at once.
-        notices: where it is noted what pages do by themselves.
+        notices: receives the events that pages cause without a gate call.
         replace: closes all tabs at once, of which each opens more.
     """
 
@@ -56,7 +56,7 @@ class TabList:
             tab.dialogs = 0
 
     async def end_reactions(self) -> None:
-        """End what is being done about pages."""
+        """End the reactions to events of pages."""
         for task in self._reactions:
             task.cancel()
         await asyncio.gather(*self._reactions, return_exceptions=True)
@@ -145,7 +145,7 @@ class TabList:
         await tab.close()
 
     def _react(self, work: Awaitable[None]) -> None:
-        """Start to react to what a page did. It may be gone meanwhile, which is no error."""
+        """Start to react to an event of a page. The page may be gone meanwhile, which is no error."""
         from playwright.async_api import Error
 
         async def react() -> None:

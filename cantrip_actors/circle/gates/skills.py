@@ -38,7 +38,7 @@ LONGEST_HEAD: Final = 64_000
 """Characters of the head of a SKILL.md."""
 
 DEEPEST_HEAD: Final = 20
-"""Lists and mappings in each other."""
+"""The deepest nesting of lists and mappings."""
 
 DEEPEST: Final = 8
 FILES: Final = 1_000
@@ -127,7 +127,8 @@ def _read_skill(folder: Path, above: Path) -> Skill:
 def _parse_head(head: str, where: str) -> Any:
     """Return the value of a head.
 
-    References are refused: a few lines of them stand for more than a machine holds. So are lists in lists without an
+    References are refused: a few lines of them expand to more data than a machine holds. So are lists in lists without
+    an
     end: the time that the parser takes grows with the square of their depth.
     """
     if len(head) > LONGEST_HEAD:
@@ -140,7 +141,7 @@ def _parse_head(head: str, where: str) -> Any:
         line = "" if mark is None else f", line {mark.line + 2}"
         problem = f"{where}{line}: its head is not YAML: {getattr(error, 'problem', error)}"
         raise InvalidCantrip(f"{problem}; a text with a colon has to stand in quotes") from error
-    except ValueError as error:  # a date that is none
+    except ValueError as error:  # a date that does not exist
         raise InvalidCantrip(f"{where}: its head cannot be read: {error}") from error
     if fault:
         raise InvalidCantrip(f"{where}: expected a head {fault}")

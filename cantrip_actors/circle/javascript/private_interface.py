@@ -143,7 +143,9 @@ _KEEP: Final = ctypes.cast(0, ctypes.CFUNCTYPE(None, ctypes.c_void_p))
 
 
 def make_deadline(must_stop: Callable[[], bool]) -> Any:
-    """Return a callback for `set_deadline`, which stops the guest if `must_stop()`. Whoever sets it has to hold it."""
+    """Return a callback for `set_deadline`, which stops the guest if `must_stop()`. The caller that sets it has to keep
+    a reference to it.
+    """
 
     def check(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
         if must_stop():

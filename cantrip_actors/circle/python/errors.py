@@ -1,4 +1,4 @@
-"""Error texts for exceptions that leave a Python program, and the exceptions that stand for limits.
+"""Error texts for exceptions that leave a Python program, and the exceptions by which the interpreter reports a limit.
 
 The interpreter ends a program that runs out of time or memory with an exception that the program cannot catch, and then
 guarantees nothing about its variables. So each exception of those types counts as a limit. A program that raises one
@@ -79,10 +79,10 @@ _INSTEAD: Final = {
 
 
 def find_limit(error: MontyRuntimeError | MontySyntaxError) -> LimitExceeded | None:
-    """Return the limit that an exception stands for, or None."""
+    """Return the limit that an exception reports, or None."""
     text = _read_line(error)
     if text.startswith(_REQUESTED):
-        return LimitExceeded("gate_calls", f"{REQUESTS} requests for names, files or clocks that are not there")
+        return LimitExceeded("gate_calls", f"{REQUESTS} requests for names, files or clocks that do not exist")
     limit = "memory" if text.startswith(_FULL) else _LIMITS.get(text.split(":", 1)[0])
     return None if limit is None else LimitExceeded(limit)
 

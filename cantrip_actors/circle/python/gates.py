@@ -31,7 +31,7 @@ def name_callables(gates: Sequence[ToolDefinition]) -> dict[str, ToolDefinition]
 
 
 def describe_for_calls(named: Mapping[str, ToolDefinition]) -> dict[str, Any]:
-    """Return, as JSON, what a worker needs to take gate calls: each gate's own name and its parameters."""
+    """Return, as JSON, the facts that a worker needs to take gate calls: each gate's own name and its parameters."""
     return {
         name: [gate.name, [parameter for parameter, _ in _list_parameters(gate.parameters)]]
         for name, gate in named.items()

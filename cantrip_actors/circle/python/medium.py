@@ -171,7 +171,7 @@ _last: tuple[Sequence[ToolDefinition], orjson.Fragment] | None = None
 
 
 def _describe_gates(gates: Sequence[ToolDefinition]) -> orjson.Fragment:
-    """Return what a worker needs to know about the gates; cached, because many sandboxes have the same gates."""
+    """Return the facts about the gates that a worker needs; cached, because many sandboxes have the same gates."""
     global _last  # noqa: PLW0603  # one assignment, so threads need no lock
     latest = _last
     if latest is None or latest[0] is not gates:

@@ -54,7 +54,9 @@ _INSIDE: Final = (MontyStdTypeProxy, MontyClassTypeProxy, MontyFileHandle, type,
 
 
 class _Repr(reprlib.Repr):
-    """Write any value in a line or two, whatever its size; a stand-in is written as the value that it stands for."""
+    """Write any value in a line or two, whatever its size; a stand-in is written as the value inside the interpreter
+    that it represents.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +90,9 @@ _repr = _Repr()
 
 
 def read_out(read: Callable[[], Any]) -> Any:
-    """Return what `read` takes out of a worker. Raises NotPlain if the value cannot be made in this process."""
+    """Return the value that `read` takes out of a worker. Raises NotPlain if the value cannot be made in this
+    process.
+    """
     try:
         return read()
     except Exception as failure:

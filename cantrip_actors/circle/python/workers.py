@@ -39,7 +39,7 @@ _NEEDED: Final = ("orjson", "msgspec", "pydantic", "pydantic_core", "pydantic_mo
 """Packages that a worker imports besides the standard library and this project."""
 
 ENDING: Final = 2.0
-"""Seconds in which an idle worker ends by itself before it is killed."""
+"""Seconds that an idle worker gets to end before it is killed."""
 
 _QUOTED: Final = 300
 """Characters of a traceback's last line that an error message quotes."""

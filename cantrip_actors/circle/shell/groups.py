@@ -113,7 +113,8 @@ def find_delegated() -> DelegatedGroups | None:
 
 
 def find(path: Path, *, is_root: bool) -> DelegatedGroups | None:
-    """Return what this process may use of the group at `path`, which contains it; None if it was not delegated.
+    """Return the part of the group at `path`, which contains this process, that the process may use; None if it was not
+    delegated.
 
     `is_root` says that the group is the root of the tree and nothing else manages it.
     """

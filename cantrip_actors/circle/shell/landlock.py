@@ -10,8 +10,8 @@ killer is confined once and the shell twice, so the killer reaches everything in
 runs as, and nothing in the shell reaches the killer.
 
 It allows reading and running files in the system's own folders, anything in the workspace, and signals and abstract
-sockets among its own processes. The filter forbids the rest: sockets, new sessions (so that the host finds every
-process by its session), other namespaces, tracing.
+sockets among its own processes. The filter forbids all other access: sockets, new sessions (so that the host finds
+every process by its session), other namespaces, tracing.
 """
 
 from __future__ import annotations

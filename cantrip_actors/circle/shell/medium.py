@@ -149,7 +149,7 @@ class ShellSandbox(LiveSandbox):
         self._common = "\n".join(
             [_PRELUDE.replace("OWN_FUNCTIONS", own_functions), shell_gates.write_definitions(gates)]
         )
-        """What a shell reads before each program."""
+        """The text that a shell reads before each program."""
         self._files = ShellFiles(confined.choose_user())
         machine = find_delegated()
         self._bounds = Bounds(self._files, self._list_processes, shares=machine is not None and machine.bounds_memory)

@@ -191,7 +191,9 @@ class ShellProcess:
         return True
 
     def _read_fitness(self) -> bytes:
-        """Return what the shell needs to run a program, as the kernel lists it. Raises OSError if a way is closed."""
+        """Return the resources that the shell needs to run a program, as the kernel lists them. Raises OSError if a way
+        is closed.
+        """
         ways = (Path(f"/proc/{self._shell_pid}/fd/{there}").readlink() for there in (0, OUTPUT, *WAYS))
         return b"\n".join((process_tree.read_limits(self._shell_pid), *map(os.fsencode, ways)))
 

@@ -4,7 +4,7 @@ The kernel keeps for every process the list of its children. A jail is one tree 
 its namespace (bubblewrap), or below its shell, to which orphans return (Landlock). A process that lives in it always
 has a living parent in it, so a list of children shows it, however fast processes start others and end.
 
-Nothing here trusts what a process says about itself. A list that cannot be read raises OSError: the caller ends the
+This file trusts no statement of a process about itself. A list that cannot be read raises OSError: the caller ends the
 jail.
 """
 
@@ -57,7 +57,9 @@ def walk_descendants(process: int) -> Iterator[int]:
 
 
 def is_stopped(process: int) -> bool:
-    """Return whether no thread of a process can continue by itself: each is stopped, or dead."""
+    """Return whether every thread of a process is stopped or dead, so that none continues unless another process wakes
+    it.
+    """
     return all(state in "TtZX" for state in map(_read_state, _list_threads(process)))
 
 

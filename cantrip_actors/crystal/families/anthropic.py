@@ -469,7 +469,7 @@ class Anthropic(Family):
                 yield "tool_choice", {"tool_choice": {"type": "any"}}
             elif (gate := find_named_gate(query.choice)) is not None:
                 yield "tool_choice", {"tool_choice": {"type": "tool", "name": gate}}
-            elif query.choice == "none":  # also for models that refuse to be forced to call
+            elif query.choice == "none":  # also for models that refuse a forced call
                 yield "", {"tool_choice": {"type": "none"}}
 
     def _write_typed_settings(self, query: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -424,7 +424,7 @@ class ChatDecoder(Decoder):
 
 
 def list_content_parts(content: Any) -> Iterator[tuple[str, str]]:
-    """Yield the pieces of a content: a text, or parts, some of which are thoughts (Mistral)."""
+    """Yield the pieces of a content: a text, or parts, which may include thoughts (Mistral)."""
     if isinstance(content, str):
         yield "text", content
         return
@@ -439,7 +439,9 @@ def list_content_parts(content: Any) -> Iterator[tuple[str, str]]:
 
 
 def repair_arguments(arguments: str) -> Any:
-    """Return the arguments from JSON that is encoded twice, or is several objects of which only one has content."""
+    """Return the arguments from JSON that is encoded twice, or that is several objects, only one of them with
+    content.
+    """
     values: list[Any] = []
     decoder, at = json.JSONDecoder(), 0
     text = arguments.strip()

@@ -17,7 +17,7 @@ from cantrip_actors.crystal.typed_settings import COHERE, Table
 from cantrip_actors.terms.messages import Message, find_named_gate
 
 FAILED: Final[Mapping[str, int]] = {"ERROR": 500, "ERROR_TOXIC": 400, "TIMEOUT": 504}
-"""Reasons to stop that are failures, and the statuses that they stand for."""
+"""Reasons to stop that are failures, each with the HTTP status that the error gets."""
 
 EFFORT: Final[Mapping[str, int]] = {
     "minimal": 512,
@@ -197,11 +197,11 @@ class Cohere(Chat):
             yield from self._write_tools(query)
 
     def exclude(self, query: ProviderQuery) -> frozenset[str]:
-        """It holds no answer to a schema while there are tools."""
+        """The provider does not enforce a schema for the answer while there are tools."""
         return frozenset({"schema"}) if query.tools else frozenset()
 
     def _write_tools(self, query: ProviderQuery) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """One gate is forced by offering no other."""
+        """To force a call of one gate, the request offers only that gate."""
         gate, offered = find_named_gate(query.choice), query.tools
         if gate is not None:
             offered = [tool for tool in offered if tool.name == gate] or offered

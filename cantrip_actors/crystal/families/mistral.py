@@ -120,10 +120,10 @@ class Mistral(Chat):
 
     def __init__(self, model: str, facts: Any, **more: Any) -> None:
         super().__init__(model, facts, **more)
-        self.refused.add("stream_options")  # its streams say what was used without being asked
+        self.refused.add("stream_options")  # its streams report the usage without being asked
 
     def write_thinking(self, effort: str) -> Mapping[str, Any]:
-        """How much to think: models that always think have a word for thinking as such."""
+        """The fields for the level of thinking; models that always think take `prompt_mode` instead of a level."""
         if self.model.startswith("magistral"):
             return {} if effort == "none" else {"prompt_mode": "reasoning"}
         return {"reasoning_effort": effort}

@@ -1,6 +1,6 @@
 """Ollama's own interface: its Chat Completions lack the length of the context, thinking and log probabilities.
 
-It cuts a context that is longer than its own length without a word, so the length is sent where it is known. A call
+It cuts a longer context silently, so the length is sent where it is known. A call
 cannot be forced; an answer that follows a schema can.
 """
 
@@ -63,7 +63,7 @@ class OllamaDecoder(Decoder):
 
 
 class OllamaWriter(ChatWriter):
-    """Contexts as lists of messages with roles, whose images stand beside the text."""
+    """Contexts as lists of messages with roles; a message has its images in a field of their own."""
 
     provider: ClassVar[str] = "ollama"
 
@@ -115,7 +115,7 @@ class Ollama(Chat):
     needs_key: ClassVar[bool] = False
     files: ClassVar[Takes] = Takes(addresses=False)
     lessons: ClassVar[Mapping[str, str]] = {"effort": r"think", "schema": r"format|grammar"}
-    level: ClassVar[str] = ""  # what a model refuses is to think at all
+    level: ClassVar[str] = ""  # a model that refuses the level cannot think at all
     written: ClassVar[Table] = OLLAMA
     writes: ClassVar[type[ChatWriter]] = OllamaWriter
     path = "/api/chat"
@@ -129,7 +129,7 @@ class Ollama(Chat):
 
     @property
     def levels(self) -> Mapping[str, str]:
-        """Some models have three levels; the others think or do not, which counts as the middle one."""
+        """Some models have three levels. Others can only think or not: for them thinking counts as the middle level."""
         if self._has_levels:
             return {"minimal": "low", "xhigh": "high", "max": "high"}
         return dict.fromkeys(("minimal", "low", "high", "xhigh", "max"), "medium")

@@ -43,7 +43,7 @@ def normalise_chat(body: Any) -> Response:
         raise CrystalError("crystal returned neither content nor tool_calls: the provider's answer has no choices")
     try:
         response, message = decoder.finish(), decoder.message
-    except ProviderError as error:  # a recording stays the same, however often it is asked
+    except ProviderError as error:  # a recording gives the same answer to every query
         raise CrystalError(str(error), usage=decoder.counts.make_usage()) from error
     is_signed = any(_SIGNED & part.keys() for part in (message, *objects(message.get("tool_calls"))))
     metadata = {own: decoder.metadata[name] for name, own in _METADATA.items() if name in decoder.metadata}

@@ -590,7 +590,9 @@ def _write_file(file: File) -> dict[str, Any]:
 
 
 def write_functions(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
-    """Return the tools as functions. Few are `strict`, which requires every property: gates have optional ones."""
+    """Return the tools as functions. Few are `strict`, because strict functions require every property and gates have
+    optional ones.
+    """
     return [
         {
             "type": "function",

@@ -1,4 +1,5 @@
-"""When the next request may begin: concurrency, requests and tokens per minute, and the order of waiting queries.
+"""Decides when the next request may begin: by concurrency, requests and tokens per minute, and the order of waiting
+queries.
 
 Theory of operation. One queue, first come, first served: no query overtakes another, so none starves. A retried query
 keeps its place: a refusal does not send it to the end of the queue. The query in front begins when all of these allow
@@ -194,7 +195,8 @@ class Slice:
 
 @dataclass(slots=True, eq=False)
 class AttemptQueue:
-    """The attempts at one crystal: which wait, how many run, and what delays them. It belongs to the crystal's actor.
+    """The attempts at one crystal: those that wait, the number of those that run, and the limits that delay them. It
+    belongs to the crystal's actor.
 
     `window` is how many may run during the recovery from a refusal, None otherwise; `epoch` counts refusals. If limits
     are shared, `requests` and `tokens` were drawn from the account, `places` is how many may run, and `heard` is the

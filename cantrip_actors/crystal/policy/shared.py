@@ -65,7 +65,7 @@ class Grant(NamedTuple):
 
 
 def make_ask(queue: AttemptQueue, holder: str, now: float, since: float) -> AccountRequest | None:
-    """Return what a queue asks of its account, None for nothing; `since` is the time of its last grant."""
+    """Return a queue's request to its account, None if it needs nothing; `since` is the time of its last grant."""
     limits, waiting = queue.limits, queue.waiting
     is_old = now > since + FRESH
     left = [bucket.left if bucket.rate is not None else 0.0 for bucket in (queue.requests, queue.tokens)]
@@ -94,7 +94,7 @@ def make_ask(queue: AttemptQueue, holder: str, now: float, since: float) -> Acco
 
 
 def add(queue: AttemptQueue, ask: AccountRequest, grant: Grant, now: float) -> float | None:
-    """Give a queue what its account granted; return as `AttemptQueue.admit`."""
+    """Give a queue the grant of its account; return as `AttemptQueue.admit`."""
     for bucket, returned, granted in (
         (queue.requests, ask.returned_requests, grant.requests),
         (queue.tokens, ask.returned_tokens, grant.tokens),

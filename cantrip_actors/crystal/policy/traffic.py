@@ -1,8 +1,8 @@
-"""The queries to one crystal: which run, which wait, and how its limits and its circuit breaker are applied.
+"""The queries to one crystal, running and waiting; applies its limits and its circuit breaker.
 
-The decisions live elsewhere, without a clock and without tasks: `limits.py` says which query may begin, `breaker.py`
-whether the provider is asked at all, `estimate.py` how many tokens a query will take. This file waits, and records each
-result. A crystal without limits makes a query wait only while its provider refuses.
+The decisions are in other files, without a clock and without tasks: `limits.py` says which query may begin,
+`breaker.py` whether the provider is asked at all, `estimate.py` how many tokens a query will take. This file waits, and
+records each result. A crystal without limits makes a query wait only while its provider refuses.
 """
 
 from __future__ import annotations
@@ -153,14 +153,14 @@ class Traffic:
     def _end_attempt(self, place: Attempt, passed: Pass, ended: AttemptEnd) -> None:
         now = anyio.current_time()
         if self._circuit.end(passed, ended.outcome, now, ended.why):
-            for attempt in self._queue.clear():  # the waiting attempts would wait for nothing
+            for attempt in self._queue.clear():  # the waiting attempts would wait in vain
                 if attempt.wake is not None:
                     attempt.wake()
         begun = place.epoch is not None
         self._note(self._queue.end(place, ended, now) if begun else self._queue.leave(place, now), now)
 
     def make_ask(self, holder: str, since: float) -> AccountRequest | None:
-        """Return what to draw from the shared account, None for nothing."""
+        """Return the request to the shared account, None if nothing is needed."""
         return make_ask(self._queue, holder, anyio.current_time(), since)
 
     def add(self, ask: AccountRequest, grant: Grant) -> None:

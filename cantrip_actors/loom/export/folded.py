@@ -1,6 +1,6 @@
-"""What folds left in the context, as items of the conversation.
+"""The items of a conversation that are left in the context after folds.
 
-The context itself says so: the log is folded up to each fold, as the runtime does it, and the messages that are left
+The log is folded up to each fold, as the runtime does it, and the messages that are left
 are found among those of the items.
 """
 

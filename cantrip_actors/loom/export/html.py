@@ -73,7 +73,7 @@ def family(loom: Loom, entity_id: str) -> list[str]:
 
 
 def _build_listed(loom: Loom, header: Header) -> dict[str, Any]:
-    """Return an entity for the index, with what it was made with."""
+    """Return an entity for the index, with its cantrip, crystal and gates."""
     shape = listed_shape(loom, header, read_overview(loom, header.entity_id, below=False))
     call = {name: value for name, value in header.call.items() if name != "system_prompt"}
     gates = [gate["name"] if isinstance(gate, dict) else str(gate) for gate in header.circle.get("gates", ())]

@@ -73,7 +73,7 @@ def _build_gate_call(o: Observation) -> dict[str, Any]:
 
 
 def build_decision(record: Decided) -> dict[str, Any]:
-    """Return a decision: who decided about which call, and how that is known."""
+    """Return a decision: its author, the evidence for that name, and the call."""
     return {
         "tool_call_id": record.tool_call_id,
         "decision": record.decision,

@@ -12,7 +12,7 @@ In a loom that is sealed with a key (`seal_key.py`) all of this holds against an
 key, and a missing end is found in every store. If the whole loom was replaced by an older copy of itself, only heads
 that were exported before show that (`collect_heads`).
 
-All faults are reported, and nothing is repaired: restore a loom from a copy.
+All faults are reported, and none is repaired: restore a loom from a copy.
 """
 
 from __future__ import annotations
@@ -379,8 +379,8 @@ def _describe_misfit(record: Record, link: bytes | None) -> str:
     if link is None:
         return f"this {what} of entity {record.entity_id} has no link: no store wrote this line"
     return (
-        f"this {what} of entity {record.entity_id} is not what was written after what stands before it: it was edited, "
-        f"or a record of its tree before it was edited, moved or taken out"
+        f"this {what} of entity {record.entity_id} does not follow the record before it: it was edited, or an "
+        f"earlier record of its tree was edited, moved or removed"
     )
 
 

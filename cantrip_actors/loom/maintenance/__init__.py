@@ -1,1 +1,1 @@
-"""What is done to a whole loom: backups, forgetting, keeping for a time."""
+"""Maintenance of a whole loom: backups, forgetting, retention."""

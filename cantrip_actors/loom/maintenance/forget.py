@@ -84,7 +84,7 @@ def begin_forget(
     leases: Mapping[str, int] = NO_LEASES,
     is_loaded: Callable[[str], bool] = lambda _: False,
 ) -> Callable[[], Forgotten]:
-    """Do the slow part of `forget_entities`; return a function that does the rest."""
+    """Do the slow part of `forget_entities`; return a function that completes it."""
     entities, forks = _select(store, wanted)
     for entity in entities:
         _check(store, entity)

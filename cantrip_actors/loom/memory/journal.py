@@ -1,4 +1,4 @@
-"""The lines of a JSONL loom that are no records: its first line, and what else the memory store keeps. No I/O.
+"""The lines of a JSONL loom that are not records: its first line, and the other data of the memory store. No I/O.
 
     {"loom":1,"end":[…]}                the first line, with the end of what was acknowledged; in a sealed
                                         loom it has the "mark" and the "head" of the seal, too
@@ -88,7 +88,7 @@ class EndReader:
         return noted.records > self.end.records or noted.others > self.end.others
 
     def describe_lost(self) -> str:
-        """Return what is missing of the acknowledged lines; "" if nothing is."""
+        """Return a text that names the missing part of the acknowledged lines; "" if all are there."""
         parts, noted, end = [], self.noted or JournalEnd(), self.end
         if noted.records > end.records:
             parts.append(f"{noted.records - end.records:,} of {noted.records:,} records")

@@ -107,7 +107,7 @@ class JsonlStore(MemoryStore):
         self._mark: SealMark | None = None
         self._head = None
         self._ends = EndReader()
-        """What was read when the file was opened."""
+        """The content of the file when it was opened."""
         self._end = JournalEnd()
         self._has_end = False
         """Whether the first line has room for the end. A file made by hand gets it when it is rewritten."""
@@ -461,7 +461,7 @@ class JsonlStore(MemoryStore):
 
     @contextmanager
     def _explain(self, what: str) -> Iterator[None]:
-        """Raise LoomError for an OSError of the block, with `what` failed and what to do."""
+        """Raise LoomError for an OSError of the block; its text says that `what` failed, and names a remedy."""
         try:
             yield
         except OSError as error:

@@ -58,7 +58,7 @@ class Erased(NamedTuple):
     lines: Mapping[int, bytes] = {}  # a tuple's default, never changed
     plan: Plan = Plan()
     mail: Mapping[int, tuple[MailRow, MailRow]] = {}  # likewise
-    """Rows of mail by their numbers, and what they become."""
+    """Rows of mail by their numbers, and their new values."""
     schedules: Sequence[str] = ()
     """The ids of schedules to remove."""
     names: AbstractSet[str] = frozenset()

@@ -1,4 +1,4 @@
-"""The mail of a loom in memory: what waits in each inbox, and the keys of what was taken."""
+"""The mail of a loom in memory: the mail that waits in each inbox, and the keys of the mail that was taken."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is read from a loom: turns, threads, statistics, searches, redacted if wanted."""
+"""Readers of a loom: turns, threads, statistics, searches, redacted if wanted."""

@@ -37,7 +37,7 @@ _ADVICE: dict[int | None, str] = {
 
 
 def describe_failure(error: OSError) -> str:
-    """Return what the system says about a failure, and what to do."""
+    """Return the system's message about a failure, with a remedy."""
     return f"{error.strerror or error}{_ADVICE.get(error.errno, '')}"
 
 

@@ -58,7 +58,7 @@ class LoomEnd(NamedTuple):
 
 
 class AcknowledgedFile:
-    """The file `<loom>.head`. `end` is what this process knows of the loom's end."""
+    """The file `<loom>.head`. `end` is the end of the loom as this process knows it."""
 
     def __init__(self, loom: Path) -> None:
         self.path = loom.with_name(f"{loom.name}.head")
@@ -150,7 +150,7 @@ class AcknowledgedFile:
 
 
 def describe_missing(noted: Iterable[LoomEnd], end: LoomEnd, links: Mapping[int, bytes]) -> str:
-    """Return what is missing of the noted ends in a loom with that end; "" if nothing is.
+    """Return a text that names the missing part of the noted ends in a loom with that end; "" if none is missing.
 
     `links` are those of the records in the loom with the numbers of the noted ones.
     """

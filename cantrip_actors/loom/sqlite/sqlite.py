@@ -243,7 +243,7 @@ class SqliteStore(TableStore):
         self._wal.noted.begin(lineage, end)
 
     def _compare_end(self, connection: sqlite3.Connection) -> tuple[str, LoomEnd, str]:
-        """Return the lineage of the loom, its end, and what of the noted end is missing."""
+        """Return the lineage of the loom, its end, and a text that names the missing part of the noted end."""
         (id,) = connection.execute("select id from lineage").fetchone()
         noted = self._wal.noted.read(lineage := decode_text(id))  # first: what is committed meanwhile is more
         edits, record, mail = connection.execute(_END).fetchone()

@@ -30,7 +30,7 @@ STEPS: Final = 20_000
 
 
 class ReadBudget:
-    """What an attempt may still read. Its use takes about a millisecond at most."""
+    """The limit on the pages that an attempt may still read. Its use takes about a millisecond at most."""
 
     def __init__(self) -> None:
         self.left = BUDGET

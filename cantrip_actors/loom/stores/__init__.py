@@ -1,1 +1,1 @@
-"""What all stores have in common: their interface, the rules for the next records, mail and leases. No I/O."""
+"""The common parts of all stores: their interface, the rules for the next records, mail and leases. No I/O."""

@@ -96,7 +96,7 @@ class QuarantineRow(NamedTuple):
     entity_id: str
     why: str
     until: float | None
-    """When it ends by itself, in seconds since 1970; None if somebody has to lift it."""
+    """When it ends by itself, in seconds since 1970; None if a person has to lift it."""
 
 
 class Held(LoomError):
@@ -120,8 +120,8 @@ class Held(LoomError):
 class Quarantined(EntityCrashed, LoomError):
     """The entity does not run now: it crashed again and again, or the processes that ran it died, several in a row.
 
-    It keeps its name, its inbox and its memory. `why` says what happened first, and `until` when it is tried again by
-    itself, in seconds since 1970; None if it has to be resumed.
+    It keeps its name, its inbox and its memory. `why` is the first crash, and `until` the time of the next automatic
+    attempt, in seconds since 1970; None if it has to be resumed.
     """
 
     def __init__(self, entity_id: str, why: str, until: float | None) -> None:
@@ -274,7 +274,7 @@ def _read_start_time_now(pid: int) -> str:
 
 
 _read_own_start_time = cache(_read_start_time_now)
-"""This process runs as long as somebody asks, and to read its start takes longer the more threads it has."""
+"""This process lives whenever it runs this code, and reading its start time takes longer the more threads it has."""
 
 _UNKNOWN: Final = "0"
 _LAST_TIME: Final = 253_402_300_799.0

@@ -36,7 +36,7 @@ class LeaseStore(ABC):
     expires: bool = False
     """Whether time alone ends a lease, even of a living process: then a thread must renew it."""
     quarantine_for: float | None = QUARANTINE_FOR
-    """Seconds that the first quarantine of an entity lasts; None if somebody has to lift it."""
+    """Seconds that the first quarantine of an entity lasts; None if a person has to lift it."""
     _known: Known
     _contended: tuple[type[Exception], ...] = ()
     """The driver's error for a claim at the same moment as another one."""
@@ -89,7 +89,7 @@ class LeaseStore(ABC):
 
         Args:
             entity_id: the entity.
-            why: what it crashed with.
+            why: the exception of its crash.
             now: the time of day.
             is_repeated: whether nothing was recorded since its last quarantine, so that this one lasts twice as long.
         """

@@ -1,1 +1,1 @@
-"""The tables of the SQL stores, and what both do with them."""
+"""The tables of the SQL stores, and the code that both stores share."""

@@ -72,7 +72,7 @@ class _Doomed(NamedTuple):
 
 
 class _Uses(NamedTuple):
-    """Which of some blobs are used, by what was recorded up to a record and a mail."""
+    """The blobs, out of some, that are used by records and mail up to a given record and mail."""
 
     digests: AbstractSet[str]
     record: int

@@ -1,4 +1,4 @@
-"""What a client that carries out calls itself has to know of an entity's records: its calls, results and usage."""
+"""The calls, results and usage in an entity's records, for a client that carries out calls itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A thread's records as a conversation: who said what, with the result of every call. Exports are made from it.
+"""A thread's records as a conversation: each message with its author, and the result of every call. Exports are made
+from it.
 
 The loom cuts an utterance into several turns where a child ran (LOOM-8). A conversation has one `Said` for each
 utterance, with all of its calls and their results, as the crystal saw it. This is the context that `make_fork_state`
@@ -60,7 +61,7 @@ class Heard:
     entity_id: str
     images: tuple[File, ...] = NO_IMAGES
     by: str = ""
-    """Who sent it, as far as the record says."""
+    """The sender, if the record names one."""
     is_pinned: bool = False
     gate: str | None = None
     """The gate whose result it is, if it is the answer of a background child."""
@@ -246,7 +247,7 @@ class _Open:
     committed: tuple[int, int] = (0, 0)
     """The lengths of `results` and `others` when the last turn was committed."""
     is_spoken: bool = False
-    """Whether a person has to reply to its text."""
+    """Whether its text waits for the reply of a person."""
 
     def take(self, finished: GateFinished) -> None:
         seen = finished.observation

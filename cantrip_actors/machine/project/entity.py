@@ -67,7 +67,7 @@ def get_header(records: Sequence[Record]) -> Header:
 
 
 def find_cantrip(records: Iterable[Record], before: CantripRef) -> CantripRef:
-    """Return the cantrip that an entity works with after these records, if it worked with `before`."""
+    """Return the cantrip of an entity after these records; `before` is its cantrip before them."""
     for record in records:
         if isinstance(record, Adopted):
             before = CantripRef(record.cantrip_id, record.cantrip_name)
@@ -166,7 +166,7 @@ def find_settled_at(records: Iterable[Record]) -> str | None:
 
 
 def has_taken(records: Iterable[Record], key: str) -> bool:
-    """Return whether the intent with that key is in the log; "" stands for the first intent."""
+    """Return whether the intent with that key is in the log; "" is the key of the first intent."""
     return any(isinstance(record, IntentGiven) and (record.key or "") == key for record in records)
 
 
@@ -179,7 +179,7 @@ def find_last_metadata(records: Sequence[Record]) -> Mapping[str, Any]:
 def find_result_text(records: Iterable[Record], call_id: str) -> str | None:
     """Return the result of a call as text, the newest if ids repeat; None without one.
 
-    The id of a background child stands for the message with its answer.
+    With the id of a background child, return the message with its answer.
     """
     text: str | None = None
     for record in records:

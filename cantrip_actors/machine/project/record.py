@@ -36,7 +36,7 @@ COUNTED: Final = frozenset({Utterance, Folded, Sampled, Ended})
 """The kinds of records that count tokens."""
 
 ASIDES: frozenset[type] = frozenset({Rewarded, Adopted, Undone})
-"""The kinds of records that say something about turns far from them in the log: a store finds them by themselves."""
+"""The kinds of records about turns that are far from them in the log: a store has an index of these records."""
 
 NOTED: frozenset[type] = (
     frozenset({Header, Committed, IntentGiven, Ended, Steered, MailRefused, Requested, Decided, ForgottenRecord})

@@ -1,4 +1,4 @@
-"""What an entity has used in a period, from its records. An answer counts for the next record that has a time."""
+"""The usage of an entity in a period, from its records. An answer counts for the next record that has a time."""
 
 from __future__ import annotations
 

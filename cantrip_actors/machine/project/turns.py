@@ -125,7 +125,7 @@ def find_turn_in_force(turns: Sequence[Turn]) -> Turn | None:
 
 
 def split_asides(asides: Iterable[tuple[int, Record]], position: int) -> tuple[list[Record], list[Record]]:
-    """Split `ASIDES` for the turns after a position: the moves up to there; what says something of turns before it."""
+    """Split the records of `ASIDES` at a position: the moves before it, and the later records about turns before it."""
     moves: list[Record] = []
     afterwards: list[Record] = []
     for at, record in asides:
@@ -306,4 +306,4 @@ _ENTRIES: Final[dict[type[Record], Callable[[Any], Entry]]] = {
     Ended: lambda record: Entry("end", record.detail or "", record.at, reason=record.reason),
     ForgottenRecord: lambda record: Entry("end", _explain_forgotten(record), record.at, reason="forgotten"),
 }
-"""The entries of the records that are one by themselves."""
+"""For each kind of record that becomes a history entry of its own, the function that makes the entry."""

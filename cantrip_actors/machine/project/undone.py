@@ -32,7 +32,9 @@ class UndoneBranch:
         self.records = records
 
     def apply(self, state: State) -> None:
-        """Count what the branch has used; nothing else is left of it. Answers that it has do not come in again."""
+        """Count the usage of the branch; nothing else of it stays in the state. Answers that came in during the branch
+        do not come in again.
+        """
         state.sequence += sum(type(record) is Committed for record in self.records)
         state.spawned += sum(type(record) is ChildStarted for record in self.records)
         state.usage = state.usage + sum_usage(self.records)
@@ -84,7 +86,7 @@ def drop_undone(records: Iterable[Record]) -> list[Record]:
 
 
 def fold_log(shape: Shape, records: Iterable[Record], state: State | None = None) -> State:
-    """Return the state after a whole log, or after a lineage; `state` is that of what comes before the log."""
+    """Return the state after a whole log, or after a lineage; `state` is the state before the first record."""
     state = State(shape.parent_turn) if state is None else state
     for part in split_branches(records):
         apply_part(shape, state, part)

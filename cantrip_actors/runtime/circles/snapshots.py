@@ -62,7 +62,7 @@ class Account:
 
 
 class SnapshotContent(NamedTuple):
-    """The content of a snapshot: the sandbox, and what its program had printed if it waits for a gate."""
+    """The content of a snapshot: the sandbox, and the output of its program so far if it waits for a gate."""
 
     image: bytes
     output: str

@@ -143,7 +143,7 @@ class ServerActor(Actor):
         self._connected.set()
 
     async def handle_call(self, message: Message, caller: Caller) -> Any:
-        """Do a caller's work with the connection, once there is one, and reply with its result."""
+        """Do a caller's work once the connection is open, and reply with its result."""
         return self.answer(caller, self._carry_out, message)
 
     async def _carry_out(self, message: Message) -> Any:
@@ -329,7 +329,7 @@ class ToolServers:
         return self.complete_cantrip(cantrip, {**recorded, **new})
 
     def _report_risks(self, cantrip: Cantrip, completed: Cantrip) -> None:
-        """Log once that a cantrip has the lethal trifecta because of what its servers say of their tools (X-43)."""
+        """Log once that a cantrip has the lethal trifecta because of its servers' hints about their tools (X-43)."""
         if cantrip.circle.has_lethal_trifecta or not completed.circle.has_lethal_trifecta or cantrip.id in self._warned:
             return
         self._warned.add(cantrip.id)

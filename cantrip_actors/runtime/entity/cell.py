@@ -1,4 +1,4 @@
-"""A cell: the data of one entity while it is loaded, which its driver owns and the rest of the runtime reads."""
+"""A cell: the data of one entity while it is loaded, which its driver owns and other parts of the runtime read."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ class EntityActor(Actor):
             self._scope.cancel()
 
     async def _find_cut(self, action: Action | None) -> Event:
-        """Return the event of what has cut an action short: mail, or a deadline."""
+        """Return the event that has cut an action short: mail, or a deadline."""
         cell = self._cell
         if isinstance(action, Spawn) and action.started:  # some that began before a crash may not be loaded
             await end_below(self._environment.core, cell.entity_id)

@@ -22,7 +22,7 @@ _REASONS: Final[dict[object, EndReason]] = {
 async def wait_for_stopped(cell: Cell, core: Core) -> None:
     """Wait until the registry has cleaned up after a cell whose actor has ended; at once if there is no registry left.
 
-    When the tree of the runtime ends by itself, the registry ends before the entities do.
+    When the tree of the runtime gives up, the registry ends before the entities do.
     """
     if core.registry.alive:
         await cell.ending.wait()
@@ -44,7 +44,7 @@ def find_end_reason(detail: object, root: Cell, core: Core, *, has_request: bool
 
 
 def outlasts_callers(plan: Plan, core: Core) -> bool:
-    """Return whether an entity's work is kept when its caller has gone, because somebody comes back for it."""
+    """Return whether an entity's work is kept when its caller has gone, because a caller may come back for it."""
     return plan.lasting or plan.key is not None or (plan.on_close or core.limits.on_close) == "keep"
 
 

@@ -1,4 +1,6 @@
-"""What a runtime gives to each of its entities: the loom, their mail, crystals, people, and the bus of events."""
+"""The parts of a runtime that each of its entities gets: the loom, their mail, crystals, people, and the bus of
+events.
+"""
 
 from __future__ import annotations
 

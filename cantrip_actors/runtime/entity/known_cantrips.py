@@ -144,7 +144,7 @@ class KnownCantrips:
         if not self.has_dependencies(cantrip, mark):
             raise DependenciesUnknown(
                 f"entity {entity_id} waits: its gates had dependencies that no cantrip of this process has, and it "
-                "never works with others by itself. Open the runtime with dependencies=provide, or pass a cantrip with "
+                "does not continue with others. Open the runtime with dependencies=provide, or pass a cantrip with "
                 "the right ones: runtime.entity(name, cantrip=…), runtime.resume(entity_id, cantrip=…) or, for a fork, "
                 "runtime.fork(…, cantrip=…)"
             )

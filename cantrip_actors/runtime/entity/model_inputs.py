@@ -1,4 +1,4 @@
-"""What a crystal was given for one answer, as exactly as this process knows the cantrip that was in force."""
+"""The input of a crystal for one answer, as exactly as this process knows the cantrip that was in force."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What others see of a runtime: events, the instrument of telemetry, and the caller's context variables."""
+"""The parts of a runtime for observers: events, the instrument of telemetry, and the caller's context variables."""

@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 class Follower(AsyncIterator[T], Generic[T]):
-    """What `_read` returns, in order: at once, and again after `events` and after `_choose_interval` seconds.
+    """The results of `_read`, in order: it is called at once, and again after `events` and after `_choose_interval`
+    seconds.
 
     Events that have arrived together make it read once. Several tasks may iterate it: each item goes to one of them.
     It ends when its subscription ends. If reading raises, so does the iteration: iterate again to read again.

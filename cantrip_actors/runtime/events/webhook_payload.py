@@ -1,4 +1,4 @@
-"""Which events a webhook gets, and what it is sent of them. Pure."""
+"""Selects the events that a webhook gets, and makes the messages about them. Pure."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ receiver has accepted. The position is in an account of the loom, together with 
 at a time. A message whose acceptance was not stored, because the process died, is sent again with the same id.
 
 Quarantines are no records: they are rows beside them. A webhook's account also has those that its receiver knows, so
-the difference between the two is what is to be sent.
+the messages to send are the difference between the two.
 
 A receiver that does not answer delays the later messages of its own webhook, and nothing else.
 """
@@ -83,7 +83,7 @@ class WebhookAccount(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _State(NamedTuple):
-    """What the account of a webhook has, or is to have."""
+    """The present or the new content of a webhook's account."""
 
     position: EventId | None = None
     quarantines: tuple[QuarantineRow, ...] | None = None
@@ -175,7 +175,7 @@ class _Sender:
         if not _QUARANTINES & {*self._webhook.events}:
             return sent or ()
         present = tuple((await self._core.in_store(self._core.loom.quarantines)).values())
-        if sent is None:  # it begins with what happens from now on
+        if sent is None:  # it begins with the events from now on
             return (await self._change(_State(quarantines=present))).quarantines
         changes: list[tuple[WebhookKind, QuarantineRow]] = [("quarantine.ended", row) for row in sent]
         changes = [(kind, row) for kind, row in changes if row.entity_id not in {one.entity_id for one in present}]

@@ -1,1 +1,1 @@
-"""What users call: `Runtime`, `Entity`, `Episode`, receipts, the blocking forms, and what `inspect` returns."""
+"""The public interface: `Runtime`, `Entity`, `Episode`, receipts, the blocking forms, and the result of `inspect`."""

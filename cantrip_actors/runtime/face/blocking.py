@@ -134,8 +134,8 @@ class Portal:
 class _HeldContext(AbstractContextManager[T]):
     """A blocking version of a context manager: a task of the event loop holds it.
 
-    It is not anyio's `wrap_async_context_manager`. If Ctrl-C interrupts the beginning, that one's task waits for ever,
-    and the end of its portal for that task.
+    It is not anyio's `wrap_async_context_manager`. If Ctrl-C interrupts the beginning, the task of anyio's version
+    waits for ever, and so the end of its portal does.
     """
 
     def __init__(self, portal: Portal, context: AbstractAsyncContextManager[T]) -> None:
@@ -215,8 +215,8 @@ def _start_event_loop(backend: str, opened: ExitStack) -> BlockingPortal:
 def _delay_interrupt() -> Iterator[None]:
     """Raise the `KeyboardInterrupt` of Ctrl-C at the end of the block.
 
-    The block opens or closes something. Between two of its steps, an interrupt would lose what the first had begun. A
-    second Ctrl-C is raised at once.
+    The block opens or closes something. An interrupt between two of its steps would lose the resource that the first
+    step had opened. A second Ctrl-C is raised at once.
     """
     if current_thread() is not main_thread() or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
@@ -607,7 +607,7 @@ class BlockingRuntime(_Blocking[Runtime]):
 
     @property
     def not_resumed(self) -> Mapping[str, str]:
-        """What `recover="resume"` did not resume, as `Runtime.not_resumed`."""
+        """The entities that `recover="resume"` did not resume, as `Runtime.not_resumed`."""
         return self._inner.not_resumed
 
     def tenant(self, name: str) -> BlockingRuntime:

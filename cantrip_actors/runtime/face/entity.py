@@ -1,4 +1,4 @@
-"""The handle of an entity: what `start`, `invoke` and `entity` return.
+"""The handle of an entity, which `start`, `invoke` and `entity` return.
 
 A handle refers to an entity and does not own it. The entity lives in the runtime's tree, even after its handles are
 gone. A long-lived entity may be unloaded, so that only its log remains; a `send` loads it again.
@@ -111,8 +111,8 @@ class Entity(Generic[Answer_co]):
     async def episode(self) -> Episode[Answer_co]:
         """Wait for the episode of the entity's first intent, and return it.
 
-        A repeated beginning with a key returns that one, too, whatever was sent since. For a long-lived entity whose
-        handle comes from elsewhere, such as `Runtime.entity`: the episode under way, or the last one.
+        A repeated `start` or `invoke` with a key returns that same episode, whatever was sent since. For a long-lived
+        entity whose handle comes from elsewhere, such as `Runtime.entity`: the episode under way, or the last one.
 
         Raises as `Runtime.cast` does, and EntityEnded for an entity that no process runs and that has no recorded end.
         """
@@ -153,7 +153,7 @@ class Entity(Generic[Answer_co]):
         return Work(self._tree, self._id, key, self._begun_with)
 
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
-        """Return from the log whether the last episode continues, here or elsewhere, its key, and its outcome."""
+        """Return from the log whether the last episode is still under way in any process, its key, and its outcome."""
         tree, loom = self._tree, make_checked(self._tree.loom)
         state = fold_entity(loom, self._id)
         episode = state.episode
@@ -203,7 +203,7 @@ class Entity(Generic[Answer_co]):
         With a `key` the entity works on the intent exactly once: a repeated send with the same content, also from
         another process or after a crash, returns the same episode. Other content with that key raises KeyUsed.
 
-        `by` says who sends it; the record of the intent has it as its `sender`. `timeout` is the longest wait for the
+        `by` names the sender; the record of the intent has it as its `sender`. `timeout` is the longest wait for the
         episode, in seconds, once the intent is durable; after it NoAnswer is raised, with the work.
 
         Raises InvalidIntent without an intent, InvalidFile for a file that its crystal does not take, EntityEnded if
@@ -260,7 +260,7 @@ class Entity(Generic[Answer_co]):
         )
 
     async def _check_allowance(self, key: str | None, by: str) -> None:
-        """Raise AllowanceSpent if the sender has spent what it may; a repeated send is not new work."""
+        """Raise AllowanceSpent if the sender has used up its allowance; a repeated send is not new work."""
         tree = self._tree
         if key is None or not await tree.in_store(lambda: self._make_work(key).is_known):
             header = await tree.in_store(partial(tree.loom.header, self._id))
@@ -378,7 +378,7 @@ class Entity(Generic[Answer_co]):
         With `now` the query, the gate or the child under way is cancelled, too, and this returns when it has ended and
         the end of the episode is recorded; whether a cancelled gate had its effect is then unknown. A caller that waits
         for the episode gets it, truncated, with the reason "interrupted". Repeated with the same `key` it interrupts no
-        later episode; other content with that key raises KeyUsed. `by` says who interrupts.
+        later episode; other content with that key raises KeyUsed. `by` names the person or program that interrupts.
         """
         self._tree.check_open()
         check_texts(why=why, by=by)
@@ -405,11 +405,12 @@ class Entity(Generic[Answer_co]):
     async def undo(self, *, key: str | None = None, by: str = "") -> bool:
         """Go back to before the last intent of a long-lived entity; return whether there was one.
 
-        It is a fork in place: the name and the inbox stay. An episode under way is interrupted first. What followed the
-        intent is in force no longer: the conversation, the sandbox and remembered decisions are as they were before it.
-        The old turns stay in the loom, and can be forked. What gates did outside the entity stays done, and what was
-        used stays counted. Undone again, it goes back further. It returns when that is recorded. `key` and `by` as for
-        `send`. Raises EntityEnded, KeyUsed, and InvalidIntent for a one-shot entity.
+        It is a fork in place: the name and the inbox stay. An episode under way is interrupted first. Everything after
+        the intent is in force no longer: the conversation, the sandbox and remembered decisions are as they were before
+        it. The old turns stay in the loom, and can be forked. Effects of gates outside the entity stay, and so does the
+        usage in budgets. Undone again, it goes back further. It returns when that is recorded, and the background
+        children of the intent have ended. `key` and `by` as for `send`. Raises EntityEnded, KeyUsed, and InvalidIntent
+        for a one-shot entity.
         """
         tree = self._tree
         tree.check_open()
@@ -420,7 +421,21 @@ class Entity(Generic[Answer_co]):
         mail_key = await self._post_control("undo", {}, key=key, by=by)  # before the interrupt: no intent comes between
         if number is not None:
             await self._post_control("interrupt", {"episode": number, "why": "undone", "now": True}, by=by)
-        return await self._wait_until_taken(mail_key)
+        was_undone = await self._wait_until_taken(mail_key)
+        while was_undone and await tree.in_store(self._has_undone_children):
+            tree.check_open()
+            await anyio.sleep(TAKEN_INTERVAL)
+        return was_undone
+
+    def _has_undone_children(self) -> bool:
+        """Return whether background children of an undone intent have not ended."""
+        loom = self._tree.loom
+        children = [child_id for child_id in loom.below(self._id) if not loom.is_over(child_id)]
+        if not children or loom.is_over(self._id):
+            return False
+        state = fold_entity(loom, self._id)
+        wanted = {*state.background, *(child.child_id for child in state.turn.children)}
+        return not wanted.issuperset(children)
 
     async def compact(self, instructions: str | None = None, *, key: str | None = None, by: str = "") -> bool:
         """Fold older turns out of the context now; a working entity does so before its next query.
@@ -478,7 +493,8 @@ class Entity(Generic[Answer_co]):
         return mail.key
 
     async def stop(self, reason: str = "cancelled", *, by: str = "") -> None:
-        """End the entity and its subtree, last started first; return when all have ended. `by` says who ends it.
+        """End the entity and its subtree, last started first; return when all have ended. `by` names the person or
+        program that ends it.
 
         An entity that no process runs is ended in the loom. An entity that another process runs is ended by that
         process.
@@ -562,14 +578,15 @@ class Entity(Generic[Answer_co]):
         """Return the entity's thread as messages, oldest first: intents, steering, answers, results.
 
         They come from the loom, whichever process runs the entity: intents and steering messages with their senders,
-        and the turns that are committed. Each is a `Message`, and says by whom it is, when it was recorded, and whether
-        a fold took it out of the entity's context. The messages of a fork begin with those of its original. The
+        and the turns that are committed. Each is a `Message` with its author, the time at which it was recorded, and
+        whether a fold took it out of the entity's context. The messages of a fork begin with those of its original. The
         system prompt is not among them. Raises UnknownEntity, RuntimeClosed, LoomError.
         """
         return await self._tree.in_store(partial(read_messages, make_checked(self._tree.loom), self._id))
 
     async def spending(self, *, per: Period = "day", zone: str = "UTC") -> list[PeriodUsage]:
-        """Return what the entity and everything it spawned has used in each intent, day or month, oldest first.
+        """Return the usage of the entity and of all entities that it spawned in each intent, day or month, oldest
+        first.
 
         Each has the name of its `period`, such as "2026-11-29", and its `usage`; periods without any are left out.
         `zone` is a name of the IANA database. Raises UnknownEntity, RuntimeClosed, LoomError.

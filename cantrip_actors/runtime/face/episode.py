@@ -1,4 +1,4 @@
-"""The result that a caller gets: how an episode ended, and its thread in the loom."""
+"""The result that a caller gets: the outcome of an episode, and its thread in the loom."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Episode(Generic[Answer_co]):
         self.ward: str | None = outcome.ward
         """The ward that ended it, if one did."""
         self.summary: str | None = outcome.summary
-        """What a truncated episode had accomplished."""
+        """The work that a truncated episode had accomplished, as a text."""
         self.usage: Usage = outcome.usage
         """The entity's own usage, over its life."""
         self.subtree_usage: Usage = outcome.subtree_usage

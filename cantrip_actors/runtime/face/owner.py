@@ -1,8 +1,8 @@
 """The owner of a runtime that is opened in one task and closed in another.
 
 A runtime is a tree of tasks in a task group, and only the task that entered a task group may leave it. `async with`
-follows this rule by itself. Fixtures, notebook cells and application frameworks often open in one task and close in
-another; for them a separate task, the owner, enters the runtime and leaves it.
+follows this rule. Fixtures, notebook cells and application frameworks often open in one task and close in another; for
+them a separate task, the owner, enters the runtime and leaves it.
 """
 
 from __future__ import annotations

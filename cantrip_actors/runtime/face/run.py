@@ -1,4 +1,4 @@
-"""One episode as it happens: what `Runtime.stream` and `Entity.stream` return.
+"""One episode as it happens: `Runtime.stream` and `Entity.stream` return it.
 
 A run reads `Entity.events(after=)`, from the beginning of the log, and delivers the events of its own episode: the
 recorded ones, with ids, from whichever process runs the entity, and in between the pieces of answers.

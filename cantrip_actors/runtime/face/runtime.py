@@ -184,7 +184,7 @@ class Runtime:
         If one task opens it and another closes it (notebook cells, fixtures of a module), use `runtime = await
         Runtime.open(…)` and `await runtime.aclose()`: the runtime then runs in a task of its own.
 
-        A loom may hold runs that a crash interrupted. `recover` says what happens to them: "list" leaves them to
+        A loom may hold runs that a crash interrupted. `recover` is the treatment of these runs: "list" leaves them to
         `interrupted()`, `resume` and `abandon`; "resume" continues those whose cantrip is among `cantrips`;
         "abandon" ends them. A long-lived entity is loaded when a message is sent to it, and unloaded after
         `passivate_after` seconds without an intent.
@@ -199,7 +199,7 @@ class Runtime:
         `dependencies` is a function, sync or async, that returns the dependencies of an entity's gates by their names,
         for an `EpisodeScope`: `lambda episode: {"user": episode.sender}`. It is called for each episode, in the process
         that runs it, after a crash and a takeover, too, and for episodes of one `scope` once while the entity is
-        loaded. What it returns replaces what the circle has. A name that no gate takes is ignored. It may raise
+        loaded. Its result replaces the dependencies in the circle. A name that no gate takes is ignored. It may raise
         `Unavailable`. Without it, an entity whose dependencies no cantrip here has waits, and its callers get
         DependenciesUnknown (docs/service.md).
 
@@ -235,7 +235,8 @@ class Runtime:
         has the key (docs/loom.md). A sealed loom opens only with its key. A loom that already has records is not
         sealed: copy it to a new one.
 
-        `telemetry` is an `observe.Telemetry`: it traces the entities with OpenTelemetry and counts what they do.
+        `telemetry` is an `observe.Telemetry`: it traces the entities with OpenTelemetry and counts their turns, calls
+        and tokens.
 
         With `node` the runtime joins the other nodes of the loom, in Postgres or, on one machine, in SQLite. A node
         resumes entities whose nodes died, and loads those for which mail waits, if it serves their cantrips and has
@@ -249,9 +250,9 @@ class Runtime:
         `webhooks` are addresses that get signed messages about requests to people and about ends, such as
         `Webhook("https://example.org/hook", secret)` (docs/webhooks.md). One process of the loom sends for each.
 
-        Work that is under way when the runtime closes is left as it stands if a caller can ask for it again: long-lived
-        entities, and what was begun with a key, submitted or scheduled. The next process finds it interrupted, and
-        `recover` says what happens. Other one-shot entities end, `cancelled`; with `on_close="keep"` they stay, too.
+        Work that is under way when the runtime closes is left as it is if a caller can ask for it again: long-lived
+        entities, and work that was begun with a key, submitted or scheduled. The next process finds it interrupted, and
+        treats it as `recover` says. Other one-shot entities end, `cancelled`; with `on_close="keep"` they stay, too.
 
         An entity that crashes again and again is quarantined: its mail waits. It is tried again after `quarantine_for`
         seconds, then after twice as long, and so on up to a day; with None only `resume` continues it.
@@ -431,9 +432,9 @@ class Runtime:
     async def drain(self, grace: float | None = None) -> bool:
         """Refuse further casts and sends, and wait for the running episodes: the first half of a shutdown.
 
-        `grace` is how many seconds to wait; None waits as long as it takes. Returns whether all episodes ended; leaving
-        the `async with` stops the other ones. Running entities continue meanwhile, and may cast children. An entity
-        that waits for a person is idle, and so is one that asks it: both continue in the next process.
+        `grace` is the longest wait in seconds; None waits without a limit. Returns whether all episodes ended; leaving
+        the `async with` stops the others. Running entities continue meanwhile, and may cast children. An entity that
+        waits for a person is idle, and so is one that asks it: both continue in the next process.
 
         A node hands its entities over instead: idle ones at once, others at their next border between two turns, when
         no gate is running. Other nodes continue them. The default of `grace` is the node's (N-63).
@@ -492,7 +493,7 @@ class Runtime:
         entity: `state = await runtime.read(lambda: runtime.loom.state(entity_id))`. Any other loom is read at once,
         without a thread. `work` may call `loom`, `find`, `entity`, `get_entity`, `Runtime.work`, `get_work`, `receipt`,
         `begun_with`, `has_mail`, `requests()`, `schedules`, `interrupted` and `would_adopt`, and read the properties of
-        what they return; it subscribes to nothing, and changes nothing.
+        their results. It must not subscribe to events or change data.
         """
         check(callable(work), "read", "a function without parameters", work)
         return await self._tree.in_store(work)
@@ -557,10 +558,10 @@ class Runtime:
         With a `key` the entity is cast once: a repeated call with the same content, also from another process or after
         a crash, returns the episode of the existing entity. Other content with that key raises KeyUsed.
 
-        `by` says who casts; the record of the intent has it as its `sender`.
+        `by` names the caller; the record of the intent has it as its `sender`.
 
-        `on_close` says what becomes of the entity if this runtime closes while it works, instead of the option of
-        `open`: with "keep" it stays in the loom as it is, and the next process resumes it. What has a key always stays.
+        `on_close` replaces the option of `open` for this entity, if the runtime closes while the entity works: with
+        "keep" it stays in the loom as it is, and the next process resumes it. An entity with a key always stays.
 
         Cancelling the wait stops the entity and its subtree, with the reason `cancelled` in the loom. With a key it
         does not, because other callers may wait for the same entity.
@@ -664,9 +665,9 @@ class Runtime:
         """Set how much a caller may spend in a day or a month, in US dollars, before it can begin no new work.
 
         `by` is the sender of the intents, as in `cast`; without it the allowance is for all callers together: of the
-        tenant, if this runtime is one of `tenant`, else of the loom. The spending is that of the loom: it includes
-        other processes and what entities spawned. Days and months are those of UTC. None removes the allowance. It
-        holds for this runtime, while it is open.
+        tenant, if this runtime is one of `tenant`, else of the loom. The spending of all processes of the loom counts,
+        children included. Days and months are those of UTC. None removes the allowance. It holds for this runtime,
+        while it is open.
 
         Once it is spent, casts, sends, forks and submissions raise AllowanceSpent at every door. Episodes under way
         continue, and so do schedules and repeated calls with a key. Raises ValueError for another amount or period.
@@ -973,7 +974,7 @@ class Runtime:
         return await self._tree.in_store(lambda: read_messages(self.loom, self._find_id(entity)))
 
     async def model_input(self, turn_id: str) -> ModelInput:
-        """Return what a crystal was given for the answer of a turn: messages, images, system prompt, gates, settings.
+        """Return the input of a crystal for the answer of a turn: messages, images, system prompt, gates, settings.
 
         It is computed from the loom, as the entity computed it then. It has secrets: show it only to people who may see
         them. Raises RuntimeClosed, and LoomError for an unknown or forgotten turn.
@@ -1042,13 +1043,12 @@ class Runtime:
         """Decide a request: allow or deny a call, or answer a question. The decision is durable when this returns.
 
         Any process that opens the loom may decide, whether or not it knows the entity's cantrip. `by` names the person
-        or program that decides, and `note` says why: the entity reads the note of a denial. With "allow", `args`
+        or program that decides, and `note` is the reason: the entity reads the note of a denial. With "allow", `args`
         replaces the arguments of the call. `answer` is a JSON value that fits the schema of the question; the reply to
-        an utterance is a text, or a list of texts, images and files.
-        `remember="entity"` applies the decision to later calls of that gate by that entity for which the condition of
-        `ask_first` says the same.
+        an utterance is a text, or a list of texts, images and files. `remember="entity"` applies the decision to later
+        calls of that gate by that entity for which the condition of `ask_first` says the same.
 
-        `door` says who vouches for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or "" for
+        `door` is the evidence for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or "" for
         a program that authenticates no one. It is in the record, in `loom show` and in exports.
 
         The same decision with the same `key` may be sent again: it counts once, and this returns True, that it repeats
@@ -1085,9 +1085,9 @@ class Runtime:
         """Deliver the result of a deferred call, `@gate(deferred=True)`. It is durable when this returns.
 
         `call_id` is the id of the request that `requests()` lists. Any process that opens the loom may deliver, whether
-        or not it knows the entity's cantrip. `result` is what a gate may return: a JSON value, a dataclass, a pydantic
-        model, an image. With `error`, a text, the entity observes a failed call instead. `by`, `door`, `key` and what
-        this returns are as in `decide`.
+        or not it knows the entity's cantrip. `result` is any value that a gate may return: a JSON value, a dataclass, a
+        pydantic model, an image. With `error`, a text, the entity observes a failed call instead. `by`, `door`, `key`
+        and the returned value are as in `decide`.
 
         Raises UnknownRequest; AlreadyDecided, with the first delivery, for a call that has a result or has expired;
         InvalidDecision for a call that is not deferred and for an invalid result; InboxFull, LoomError, RuntimeClosed.
@@ -1224,9 +1224,9 @@ class Runtime:
         Give one of `at` (a time, ISO 8601 or a datetime), `every` (seconds, counted from now, at least 1) and `cron`
         (five fields). Times without an offset are local to `zone`, a name such as "Europe/Oslo"; left out: UTC.
 
-        `catch_up` says what happens to times that pass while no runtime is open: "one" firing for all of them, "all" of
-        them one after the other (at most 100), or "skip". `overlap` says what happens while the last firing is at work:
-        "skip" this one, "queue" it, or "stop" the last one.
+        `catch_up` is the treatment of times that pass while no runtime is open: "one" firing for all of them, "all" of
+        them one after the other (at most 100), or "skip". `overlap` is the treatment of a time at which the last firing
+        is still at work: "skip" this one, "queue" it, or "stop" the last one.
 
         With an `id` the call may be repeated, for example at each start of a program: the same arguments change
         nothing, others replace the rule before the next firing. Left out: a new id.
@@ -1287,8 +1287,8 @@ class Runtime:
 
         No recorded work is repeated; `machine/loop.py` says how unfinished work continues. The cantrip is the given
         one, or the known one with the same content. A given cantrip is recorded (`Adopted`): this is how a long-lived
-        entity gets another system prompt, other gates or another crystal. `by` says who resumes an interrupted episode,
-        for the record (`Resumed`). Resuming lifts a quarantine.
+        entity gets another system prompt, other gates or another crystal. `by` names the person or program that resumes
+        an interrupted episode, for the record (`Resumed`). Resuming lifts a quarantine.
 
         Raises LoomError for an unknown entity or cantrip, and for an entity that is loaded with a different cantrip;
         Held if another process runs it; EntityEnded if it has ended.
@@ -1309,7 +1309,7 @@ class Runtime:
     async def abandon(self, entity_id: str, *, by: str = "") -> None:
         """End an interrupted entity and its children, in the loom; they cannot be resumed afterwards.
 
-        `by` says who ends them, for the record.
+        `by` names the person or program that ends them, for the record.
         """
         check_texts(by=by)
         await self._tree.in_store(partial(self._check_here, entity_id))
@@ -1322,11 +1322,11 @@ class Runtime:
     ) -> Forgotten:
         """Delete the content of an entity that has ended, and of everything that it spawned.
 
-        Tombstones stay, so that the tree of turns and its hash chain are as they were, and a record that says who
-        forgot it, when and why. Images, snapshots and mail that nothing else refers to are deleted. `entity` is a
-        handle, a name or an id. With `forks` the entities that were forked from it are forgotten as well, and with
-        `parents` the entities that spawned it and quote its result, with everything that they spawned; otherwise the
-        result lists both. Repeating the call finishes one that a crash interrupted.
+        Tombstones stay, so that the tree of turns and its hash chain are as they were, and so does a record with the
+        author, time and reason of the deletion. Images, snapshots and mail to which no other record refers are deleted.
+        `entity` is a handle, a name or an id. With `forks` the entities that were forked from it are forgotten as well,
+        and with `parents` the entities that spawned it and quote its result, with everything that they spawned;
+        otherwise the result lists both. Repeating the call finishes one that a crash interrupted.
 
         The loom is rewritten, which takes time for a large one; entities wait meanwhile, the event loop does not.
 

@@ -31,8 +31,9 @@ class CounterValue(NamedTuple):
 class LoomStatus(NamedTuple):
     """The state of a loom.
 
-    `url` has no password. `durability` says what an acknowledged record survives: "process", "power" or "none".
-    `backlog` messages wait for the writer. `size` is in bytes on this disk; None for a loom in memory or on a server.
+    `url` has no password. `durability` names the failure that an acknowledged record survives: "process", "power" or
+    "none". `backlog` messages wait for the writer. `size` is in bytes on this disk; None for a loom in memory or on a
+    server.
     """
 
     url: str

@@ -78,7 +78,7 @@ class Work(Generic[Answer_co]):
 
     @property
     def entity(self) -> Entity[Answer_co]:
-        """The entity that works on it, for `send`, `steer`, `stop` and the rest."""
+        """The entity that works on it, with `send`, `steer`, `stop` and its other methods."""
         from cantrip_actors.runtime.face.entity import Entity
 
         return Entity(self._tree, self.entity_id, begun_with=self._begun_with)
@@ -147,9 +147,9 @@ class Work(Generic[Answer_co]):
     async def result(self, *, timeout: float | None = None) -> Episode[Answer_co]:
         """Wait for the episode of the intent, and return it; at once if it has ended.
 
-        Cancelling the wait cancels nothing else. `timeout` is the longest wait, in seconds; NoAnswer is raised after
-        it. Raises the error that ended the episode, or AskCycle, as `Entity.send`; EntityEnded or InvalidIntent if the
-        intent was refused; Withdrawn; RuntimeClosed; ValueError for a negative timeout.
+        Cancelling the wait does not cancel the episode. `timeout` is the longest wait, in seconds; NoAnswer is raised
+        after it. Raises the error that ended the episode, or AskCycle, as `Entity.send`; EntityEnded or InvalidIntent
+        if the intent was refused; Withdrawn; RuntimeClosed; ValueError for a negative timeout.
         """
         if timeout is not None:
             check_timeout(timeout)
@@ -212,7 +212,7 @@ class Work(Generic[Answer_co]):
 
         Returns the state that the intent has then. "withdrawn": the entity will never see it, and callers that wait for
         its episode get Withdrawn; its key stays used. Any other state: it was too late, and nothing has changed. Once
-        "withdrawn" has been returned, it is durable. `by` says who withdraws it.
+        "withdrawn" has been returned, it is durable. `by` names the person or program that withdraws it.
 
         Raises RuntimeClosed and LoomError.
         """
@@ -271,8 +271,9 @@ class Work(Generic[Answer_co]):
         """Continue from its end: send its entity a further intent, or fork it if it has done something else since.
 
         `takes_more` says which of the two it is. A fork works with `cantrip`, as `fork_with`; a further intent has no
-        choice. With a `key` a repeated call returns the same work, whatever was sent in between. The rest is as for
-        `Entity.send`. Raises UnfinishedWork while the episode has not ended, else as `Entity.post` and `fork_with`.
+        choice. With a `key` a repeated call returns the same work, whatever was sent in between. The other arguments
+        are as for `Entity.send`. Raises UnfinishedWork while the episode has not ended, else as `Entity.post` and
+        `fork_with`.
         """
         if await self._tree.in_store(partial(self._sends, key)):
             return await self.entity.post(intent, context=context, history=history, key=key, by=by)

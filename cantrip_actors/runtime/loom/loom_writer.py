@@ -172,7 +172,7 @@ def is_outage(error: BaseException | None) -> TypeGuard[LoomError]:
 
 
 class CallGroup:
-    """The calls that wait for the next writing of the loom actor, by what they have it write."""
+    """The calls that wait for the next write of the loom actor, by the kind of write."""
 
     def __init__(self) -> None:
         self.appends: list[Caller] = []

@@ -109,7 +109,7 @@ class Outages:
         return now < suspended.since + patience or began >= attempt
 
     def take_due(self, now: float) -> DueWork:
-        """Return the work that is due. What fails of it is noted again."""
+        """Return the work that is due. The parts that fail are noted again."""
         due = [entity_id for entity_id, suspended in self._entities.items() if suspended.due <= now]
         self._entities |= {entity_id: self._entities[entity_id]._replace(due=math.inf, tried=now) for entity_id in due}
         has_search = self._search_at <= now

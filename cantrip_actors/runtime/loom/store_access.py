@@ -1,4 +1,4 @@
-"""The way to the store: this file alone decides what runs in the event loop and what in a thread.
+"""The access to the store: only this file decides which calls run in the event loop and which in a thread.
 
 Work is tried at once, as an attempt (`Store.attempt`). If it would wait or take long, it is done in a thread. While a
 thread is at work there, no attempt is made: the event loop would wait for the interpreter at each statement.

@@ -42,19 +42,22 @@ class Waiter:
         "error",
         "is_forgotten",
         "is_recorded",
+        "is_sender",
         "outcome",
         "settled",
         "since",
     )
 
-    def __init__(self, context_variables: ContextVariables = ()) -> None:
+    def __init__(self, context_variables: ContextVariables = (), *, is_sender: bool = False) -> None:
         self.settled = OneShotEvent()
         self.began = anyio.current_time()
         """When the caller began to wait, in event loop time."""
         self.is_recorded = False
         """Whether the intent is in the log."""
-        self.callers = 1
+        self.callers = 0 if is_sender else 1
         """How many callers wait. With 0, only a handle has this waiter, and the entity may be unloaded."""
+        self.is_sender = is_sender
+        """Whether it has the context variables of a sender that does not wait, until the intent is taken."""
         self.is_forgotten = False
         """Whether the entity was unloaded while no caller waited: a caller that comes later needs another waiter."""
         self.outcome: Outcome | None = None
@@ -271,7 +274,9 @@ class Inbox:
             self.signal()
 
     def acknowledge(self) -> None:
-        """Note that the actor was notified and looks at its mail: it is notified again of what arrives from now on."""
+        """Note that the actor was notified and looks at its mail: it is notified again of mail that arrives from now
+        on.
+        """
         self._is_signalled = False
 
     def take(self, kind: MailKind) -> list[Pending]:
@@ -328,7 +333,7 @@ class Inbox:
 
     @property
     def awaited(self) -> list[str]:
-        """The keys of the intents whose episodes callers wait for; "" stands for the first intent."""
+        """The keys of the intents whose episodes callers wait for; "" is the key of the first intent."""
         return [key for key, waiting in self._waiters.items() if any(waiter.callers for waiter in waiting)]
 
     @property
@@ -362,8 +367,19 @@ class Inbox:
     def forget_unawaited(self) -> None:
         """Forget the waiters without a caller: the entity is not loaded any more."""
         for key, waiting in list(self._waiters.items()):
-            for waiter in [left for left in waiting if not left.callers]:
+            for waiter in [left for left in waiting if not left.callers and not left.is_sender]:
                 waiter.is_forgotten = True
+                self.forget(key, waiter)
+
+    @property
+    def has_senders(self) -> bool:
+        """Whether it has the context variables of a sender that does not wait."""
+        return any(waiter.is_sender for waiting in self._waiters.values() for waiter in waiting)
+
+    def forget_senders(self) -> None:
+        """Forget the senders that do not wait: another process works on their intents."""
+        for key, waiting in list(self._waiters.items()):
+            for waiter in [left for left in waiting if left.is_sender]:
                 self.forget(key, waiter)
 
     def list_waiting_since(self, now: float, patience: float) -> list[Waiter]:
@@ -387,7 +403,7 @@ class Inbox:
         waiters = self._waiters.pop(key, ())
         for waiter in waiters:
             waiter.settle(outcome, error)
-        if not waiters:
+        if not any(waiter.callers for waiter in waiters):
             self._notify_processes()
 
     def settle_refused(self, records: Sequence[Record]) -> None:

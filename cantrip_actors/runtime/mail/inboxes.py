@@ -72,7 +72,7 @@ _HINT = object()
 _OUTAGE = object()
 """The message that an outage has interrupted work, or that such work is due."""
 HINTED = object()
-"""The message that tells the node actor of a hint."""
+"""The message to the node actor about a hint."""
 _EXPIRE = object()
 
 _log = get_logger("cantrip_actors.runtime")
@@ -147,7 +147,7 @@ class Inboxes:
             self.load(cell.entity_id)
 
     def _notify_of_outage(self) -> None:
-        if self.actor.alive:  # it looks by itself when it starts
+        if self.actor.alive:  # it searches without a message when it starts
             self.actor.send(_OUTAGE)
 
     def suspend(self, entity_id: str, error: CantripError, *, has_recorded: bool = False) -> None:
@@ -164,6 +164,10 @@ class Inboxes:
             self._fail_impatient(entity_id, error, began)
         elif self._core.living.get(entity_id) is None and not self.outages.is_suspended(entity_id):
             self.outages.forget(entity_id)  # another process runs it, or it cannot be loaded
+            inbox = self._inboxes.get(entity_id)
+            if inbox is not None:
+                inbox.forget_senders()
+                self._drop(entity_id)
 
     def _fail_impatient(self, entity_id: str, error: LoomError, attempt: float) -> None:
         inbox = self._inboxes.get(entity_id)
@@ -212,7 +216,9 @@ class Inboxes:
 
     def _drop(self, entity_id: str) -> None:
         inbox = self._inboxes.get(entity_id)
-        if inbox is not None and inbox.is_empty and not inbox.expected and self._core.living.get(entity_id) is None:
+        if inbox is None or self._core.living.get(entity_id) is not None:
+            return
+        if inbox.is_empty and not inbox.expected and not inbox.has_senders:
             del self._inboxes[entity_id]
 
     # Posting
@@ -294,6 +300,7 @@ class Inboxes:
         """Make mail durable. Raises KeyUsed, InboxFull, EntityEnded, LoomError."""
         await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that is cancelled already must not send it
         message = Post(self._core.guard.redact_mail(mail), mail)
+        sender = self._note_sender(mail)
         inbox = self._inboxes.get(mail.entity_id)
         if inbox is not None:
             inbox.posts += 1
@@ -304,11 +311,23 @@ class Inboxes:
         finally:
             if inbox is not None:
                 inbox.posts -= 1
+        if sender is not None and (isinstance(row, CantripError) or row.taken is not None):
+            self.forget(mail.entity_id, mail.key, sender)
         if isinstance(row, CantripError):
             raise row
         if self._core.living.get(mail.entity_id) is None:
             self.notify_processes()
         return row
+
+    def _note_sender(self, mail: Mail) -> Waiter | None:
+        """Note the context variables of the sender of an intent, for the gates and crystals that work for it here.
+
+        Returns the waiter that has them, for no caller, until the entity takes the intent or cannot be loaded here.
+        """
+        variables = self._core.capture_variables() if mail.kind == "intent" else ()
+        if not variables:
+            return None
+        return self.get_inbox(mail.entity_id).expect(mail.key, Waiter(variables, is_sender=True))
 
     async def can_hint(self) -> bool:
         """Return whether the loom has nodes that receive hints."""

@@ -1,4 +1,4 @@
-"""A request to a person, and its lines for that person: what is shown is what runs. Pure.
+"""A request to a person, and its lines for that person: they show exactly the call that would run. Pure.
 
 The reason comes first and the call last, directly above the question that follows. Everything that an entity or a
 server wrote is a value (`redact/visible.py`), and a request fits on a screen, so that nothing scrolls out of sight.

@@ -1,1 +1,1 @@
-"""What happens later: schedules, timers, queues of submissions, and deadlines of entities."""
+"""Work that happens later: schedules, timers, queues of submissions, and deadlines of entities."""

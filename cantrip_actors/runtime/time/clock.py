@@ -17,7 +17,7 @@ _behind: RunVar[float] = RunVar("cantrip_actors.runtime.time.clock")
 
 
 def compute_time_of_day(wall: float) -> float:
-    """Return the seconds since 1970, where `wall` is what the loom's clock says. Call it in an event loop."""
+    """Return the seconds since 1970 by the loom's clock, whose present value is `wall`. Call it in an event loop."""
     behind = time.monotonic() - anyio.current_time()
     try:
         at_first = _behind.get()

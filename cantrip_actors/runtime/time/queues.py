@@ -45,7 +45,7 @@ ASIDE: Final = 30.0
 """Seconds until a queue is read again in which nothing waits that this runtime can begin."""
 
 COUNT: Final = 10.0
-"""Seconds between two counts of what waits, and between two searches for queues if the loom has no queue."""
+"""Seconds between two counts of waiting submissions, and between two searches for queues if the loom has no queue."""
 
 _log = get_logger("cantrip_actors.runtime")
 

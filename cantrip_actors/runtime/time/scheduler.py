@@ -575,7 +575,9 @@ class Scheduler:
         return await self._core.in_store(partial(self._core.store.find_timer, entity_id, id))
 
     async def replace(self, old: Timer | None, new: Timer | None) -> bool:
-        """Replace the row of a schedule (None stands for no row); return False if the row is not `old` any more."""
+        """Replace the row of a schedule (None means that there is no row); return False if the row is not `old` any
+        more.
+        """
         return await self._change(TimerChange(old, new)) is not None
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 SUBMITTED: Final = "submission:"
-"""What the id of a submission begins with; its key follows."""
+"""The prefix of the id of a submission; its key follows."""
 
 
 class Submission(Work):
@@ -104,7 +104,7 @@ class Submission(Work):
         """Withdraw the submission if it still waits, from any process; return the state that it has then (C-19).
 
         Once "withdrawn" is returned, the entity will never begin, waiting callers get Withdrawn, and the key can be
-        used again. Any other state says that nothing has changed: a process has begun the entity, or begins it now.
+        used again. With any other state the submission is unchanged: a process has begun the entity, or begins it now.
         `cancel` ends its episode then. Raises RuntimeClosed, LoomError.
         """
         self._tree.check_open()

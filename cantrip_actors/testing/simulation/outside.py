@@ -1,9 +1,9 @@
 """The world outside of a simulation: clocks, chance, threads, sockets and subprocesses.
 
 In a simulation the runtime sees a simulated clock, and everything that draws random numbers draws them from the seed:
-`random`, `secrets`, `os.urandom`, `uuid.uuid4`. User code that asks for what no seed can repeat gets `NotSimulated`,
-which names its line: a clock of the machine, a thread, a socket, a subprocess. The simulation fails with that error,
-also if the code that has asked catches it.
+`random`, `secrets`, `os.urandom`, `uuid.uuid4`. User code that uses a source that no seed can repeat gets
+`NotSimulated`, which names its line: a clock of the machine, a thread, a socket, a subprocess. The simulation fails
+with that error, also if the code that has asked catches it.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class _TaskPlace:
 
 
 class TaskScheduler:
-    """The clock and the choice of what runs next.
+    """The clock, and the choice of the next task.
 
     Args:
         seed: decides among the tasks that can run; None for the task that began first.

@@ -27,10 +27,10 @@ _LINES: Final = 30
 
 @dataclass(frozen=True)
 class Simulated(Generic[T]):
-    """What happened in a simulation."""
+    """The record of a simulation."""
 
     value: T
-    """What the scenario returned in the first process."""
+    """The result of the scenario in the first process."""
     seed: str
     """The seed, with its version."""
     faults: tuple[InjectedFault, ...]
@@ -48,9 +48,9 @@ class SimulationFailed(AssertionError):
 
     Attributes:
         seed: the seed, with its version.
-        faults: the faults that are left.
+        faults: the faults that the search has not removed.
         shuffles: whether it needs an order of tasks from the seed.
-        trace: what happened, with simulated times.
+        trace: the events, with simulated times.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ def simulate(
         seed: a number, or the text of a seed that has failed.
         backend: "asyncio" or "trio".
         nodes: how many processes there are. `SimulatedProcess.number` tells them apart.
-        faults: what happens to the processes; from the seed if it is left out.
+        faults: the faults of the processes; from the seed if it is left out.
         kinds: the kinds of faults that the seed draws.
         within: the seconds within which faults that are drawn come, if they do not come at a write.
         latency: the shortest and the longest time of a query to a crystal, in seconds.

@@ -293,7 +293,7 @@ class SimulatedWorld:
             self.begin_fault(process, fault)
 
     def begin_fault(self, process: ProcessLife, fault: InjectedFault) -> None:
-        """Do what a fault does to a process; it ends by itself."""
+        """Apply a fault to a process; its task ends with the process."""
         self.note(process, repr(fault))
         process.was_disturbed = True
         if fault.kind in ("kill", "lose"):
@@ -311,4 +311,4 @@ class SimulatedWorld:
 
 
 async def _append_nothing(_: object) -> None:
-    raise LoomError("the simulation is over: nothing is recorded any more")
+    raise LoomError("the simulation is over: no more records are accepted")
