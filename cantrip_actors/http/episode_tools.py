@@ -121,6 +121,8 @@ def _read_tool(param: str, tool: Any) -> Gate:
     function = get_function(tool)
     if not function:
         kind = tool.get("type") if isinstance(tool, dict) else tool
+        if kind == "function":
+            raise _refuse(param, 'expected a function with a name, as in {"name": "look"}, got none')
         raise _refuse(param, f"expected a function, got {kind!r}: tools of a provider are the cantrip's own")
     name, text, schema = function.get("name"), function.get("description"), function.get("parameters")
     if not isinstance(text, str | None):

@@ -209,6 +209,9 @@ def _add_wishes(
             f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own",
             param=refused,
         )
+    if refused is None and not body.tools and body.tool_choice not in (None, "auto", "none"):
+        text = f"tool_choice: expected auto or none in a request without tools, got {body.tool_choice!r}"
+        raise Problem(400, "invalid", text, param="tool_choice")
     return _Target(entity, cantrip, form, tools, None if cantrip is offered else cantrip)
 
 
