@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from supervisors.actor import Actor
-from supervisors.errors import Died
+from supervisors.errors import Died, ShuttingDown
 from supervisors.events import Overrun, Zombie
 from supervisors.mailbox import INFO, Caller
 from supervisors.reasons import KILLED, NORMAL, Crash, ExitReason, Ignore, Normal, find_fatal, list_leaves, make_reason
@@ -409,6 +409,11 @@ class Incarnation:
             return TORN_DOWN
         return make_reason(exception)
 
+    def find_refusal(self, exception: BaseException) -> ExitReason | None:
+        """Return why the actor stops, if it was refused a child because of that before its cancellation came."""
+        is_refused = all(isinstance(leaf, ShuttingDown) for leaf in list_leaves(exception))
+        return self.stop_reason if is_refused else None
+
     def end(self, phase: LifePhase, reason: ExitReason) -> None:
         """End the incarnation, and notify in this order: waiting callers, monitors and links, the supervisor."""
         if self._timer is not None:
@@ -473,7 +478,7 @@ async def _run_worker(me: Incarnation) -> None:
     except GeneratorExit:
         raise
     except BaseException as exception:
-        reason = me.find_reason(exception)
+        reason = me.find_refusal(exception) or me.find_reason(exception)
     me.leave()
     if actor.has_terminate and me.was_up and not me.killed:
         reason = await me.terminate(reason)

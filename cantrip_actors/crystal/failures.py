@@ -17,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, Final
 
@@ -232,6 +231,8 @@ def find_retry_after(headers: Mapping[str, str], now: float) -> float | None:
         try:
             seconds = float(value) * unit
         except ValueError:
+            from email.utils import parsedate_to_datetime  # few providers send a date
+
             try:
                 seconds = parsedate_to_datetime(value).timestamp() - now
             except (ValueError, OverflowError):

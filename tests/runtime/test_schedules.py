@@ -27,7 +27,6 @@ from cantrip_actors.gates import wake_me
 from cantrip_actors.loom.stores.store import NextDue
 from cantrip_actors.records.records import GateFinished, IntentGiven
 from cantrip_actors.records.timers import Timer
-from cantrip_actors.runtime.time import scheduler
 from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
@@ -407,7 +406,8 @@ async def test_a_firing_stays_due_and_is_listed_until_its_cantrip_is_offered(tmp
         assert not runtime.schedules()[0].is_due
 
 
-async def test_a_firing_for_an_ended_entity_waits_for_the_next_entity_with_its_name() -> None:
+@pytest.mark.parametrize("how", ["invoke", "ensure"])
+async def test_a_firing_for_an_ended_entity_waits_for_the_next_entity_with_its_name(how: str) -> None:
     async with Runtime.open(cantrips=[SPELL]) as runtime:
         await invoked(runtime)
         await runtime.schedule("x", "tick", every=100)
@@ -416,9 +416,11 @@ async def test_a_firing_for_an_ended_entity_waits_for_the_next_entity_with_its_n
         await entity.stop()
         await anyio.sleep(150)
         assert runtime.schedules()[0].is_due
-        new = await invoked(runtime)
-        await anyio.sleep(scheduler.RETRY + 1)
-        assert intents(runtime, new) == ["start", "tick"]
+        new = await (invoked(runtime) if how == "invoke" else runtime.ensure("x", SPELL))
+        await anyio.sleep(1)
+        assert intents(runtime, new.id if how == "ensure" else new) == (
+            ["start", "tick"] if how == "invoke" else ["tick"]
+        )
 
 
 async def test_a_firing_that_is_set_aside_does_not_delay_others() -> None:

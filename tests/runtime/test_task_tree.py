@@ -174,6 +174,19 @@ async def test_a_cancelled_cast_leaves_no_task() -> None:
 
 
 @pytest.mark.rule("K-02")
+async def test_a_cast_that_is_cancelled_at_any_moment_leaves_no_entity_without_an_end() -> None:
+    async with Runtime.open() as runtime:
+        for moment in range(30):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(runtime.cast, Family().cantrip, json.dumps(["x", [[]]]))
+                for _ in range(moment):
+                    await anyio.lowlevel.checkpoint()
+                tasks.cancel_scope.cancel()
+            states = {entity_id: runtime.loom.state(entity_id) for entity_id in runtime.loom.entities()}
+            assert "active" not in states.values(), f"cancelled at moment {moment}"
+
+
+@pytest.mark.rule("K-02")
 async def test_a_scope_around_a_runtime_ends_everything_in_it() -> None:
     family = Family()
     async with leaves_no_task():

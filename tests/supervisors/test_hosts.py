@@ -355,6 +355,26 @@ async def test_a_host_that_is_ending_starts_no_children(new_system):
     assert refused == [Shutdown("system")]
 
 
+async def test_a_host_that_starts_a_child_before_it_learns_that_it_stops_ends_as_it_was_asked(new_system):
+    log = []
+
+    class Late(Host):
+        has_tasks = False
+
+        async def run(self):
+            self.ref.exit(Shutdown("enough"))
+            await self.children.start(Script("late").spec())
+
+    class LateInTasks(Late):
+        has_tasks = True
+
+    async with new_system() as system:
+        for late in (Late, LateInTasks):
+            host = await system.start(ChildSpec("host", lambda late=late: late(log=log), restart="temporary"))
+            assert await host.exited() == Shutdown("enough")
+    assert [entry[:2] for entry in log] == [("terminate", Shutdown("enough"))] * 2
+
+
 async def test_a_child_that_dies_while_its_host_terminates_is_not_restarted(new_system):
     script = Script("a")
     async with new_system() as system:

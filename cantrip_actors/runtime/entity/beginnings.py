@@ -197,6 +197,7 @@ class Beginnings:
                 async with tree.tool_servers.complete(cantrip) as complete:
                     identity = self.make_identity(None, tenant, lasting=True, name=name, waits=True)
                     await tree.append([Plan.of(complete, identity).make_header(tree.make_moment().at)])
+                tree.scheduler.note_name()
         except Held:
             await anyio.sleep(POLL_INTERVAL)
         finally:
@@ -354,6 +355,8 @@ class Beginnings:
         entity = Entity(tree, cell.entity_id, identity.name, cell, first, is_beginning=identity.lasting)
         try:
             await tree.launcher.launch(cell)
+            if identity.name is not None:
+                tree.scheduler.note_name()
             if waits:
                 await cell.wait_until_begun()
                 if cell.error is not None and not await tree.in_store(partial(tree.loom.has, cell.entity_id)):

@@ -25,7 +25,6 @@ from cantrip_actors.loom import (
     Quarantined,
     SealKey,
     State,
-    Verified,
     Wanted,
     parse_retention,
 )
@@ -107,6 +106,7 @@ from supervisors.events import Event
 from supervisors.interrupts import close_guard, open_guard
 
 if TYPE_CHECKING:
+    from cantrip_actors.loom.integrity.verify import Verified
     from cantrip_actors.runtime.face.blocking import BlockingRuntime
 
 __all__ = ["Recover", "Redact", "Runtime", "System"]

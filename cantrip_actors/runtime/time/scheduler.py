@@ -150,6 +150,11 @@ class Scheduler:
         self._has_news = True
         self.actor.send(_WAKE)
 
+    def note_name(self) -> None:
+        """An entity has begun with a name: a schedule may have waited for it."""
+        if self._retry_at != math.inf:
+            self.wake()
+
     def wake_in(self, delay: float) -> None:
         """Carry out everything that is due, in this many seconds."""
         self._has_news, self.next = True, self._core.read_time_of_day() + delay
