@@ -329,7 +329,7 @@ class ToolServers:
         return self.complete_cantrip(cantrip, {**recorded, **new})
 
     def _report_risks(self, cantrip: Cantrip, completed: Cantrip) -> None:
-        """Log once that a cantrip has the lethal trifecta because of its servers' hints about their tools (X-43)."""
+        """Log once that a cantrip has the lethal trifecta because of its servers' hints about their tools."""
         if cantrip.circle.has_lethal_trifecta or not completed.circle.has_lethal_trifecta or cantrip.id in self._warned:
             return
         self._warned.add(cantrip.id)

@@ -49,7 +49,7 @@ def check_timeout(timeout: float) -> None:
 
 
 class NoAnswer(CantripError, TimeoutError):
-    """The episode of an intent did not end within the time that its caller gave it (N-38).
+    """The episode of an intent did not end within the time that its caller gave it.
 
     The intent is not withdrawn: `receipt.result()`, or `runtime.receipt(entity_id, key).result()`, continues to wait,
     and `receipt.withdraw()` withdraws the intent if it still waits. `receipt` is the `Work`.
@@ -221,7 +221,7 @@ class Work(Generic[Answer_co]):
         return await self._read_state() in ("refused", "withdrawn")
 
     async def withdraw(self, why: str = "no longer needed", *, by: str = "") -> MailState:
-        """Withdraw the intent if it still waits in the inbox, whichever process runs the entity (C-19).
+        """Withdraw the intent if it still waits in the inbox, whichever process runs the entity.
 
         Returns the state that the intent has then. "withdrawn": the entity will never see it, and callers that wait for
         its episode get Withdrawn; its key stays used. Any other state: it was too late, and nothing has changed. Once

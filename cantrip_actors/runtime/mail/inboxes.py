@@ -405,7 +405,7 @@ class Inboxes:
         """Wait for the episode of an intent that was posted, and return its outcome; "" is the key of the first intent.
 
         Raises the error that ended the episode. If no living node of a cluster can run the entity, it raises Stranded
-        after `stranded_after` seconds (N-61).
+        after `stranded_after` seconds.
         """
         waiter = await self.expect(entity_id, key, self._core.capture_variables())
         try:
@@ -431,7 +431,7 @@ class Inboxes:
     # Withdrawing
 
     async def withdraw(self, entity_id: str, key: str, why: str, by: str) -> None:
-        """Withdraw an intent if it still waits, whichever process runs the entity (C-19).
+        """Withdraw an intent if it still waits, whichever process runs the entity.
 
         One transaction takes it out of the inbox and records the withdrawal. If an actor takes it at the same time, one
         of the two transactions fails with Taken. Raises LoomError, RuntimeClosed.
@@ -598,7 +598,7 @@ class Inboxes:
         inbox.settle_refused(await self._core.in_store(partial(store.records, entity_id)))
 
     async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
-        """Fail the callers that have waited long for an entity that no living node of a cluster can run (N-61)."""
+        """Fail the callers that have waited long for an entity that no living node of a cluster can run."""
         late = inbox.list_waiting_since(anyio.current_time(), self._core.limits.stranded_after)
         if late:
             why = await self._core.in_store(lambda: find_stranding(self._core, self._core.find_root(entity_id)))
