@@ -264,7 +264,7 @@ class Performer:
         if self._checkpoints.is_due(self._recorder.state):
             await self._checkpoints.write(self._recorder.state)
         if environment.core.is_handing_over and not ends_here(environment.core, cell.root):
-            with self._waiting("node"):  # this node suspends it between two turns, for another one (N-63)
+            with self._waiting("node"):  # this node suspends it between two turns, for another one
                 await anyio.sleep_forever()
         if self._has_own_mail:
             self._has_own_mail = False
