@@ -491,8 +491,8 @@ class ProviderCrystal(AnsweringCrystal):
         **connection: Unpack[ConnectionSettings],
     ) -> None:
         self.family = family
-        self.name = name or family.name
-        self.context_window = context_window or family.known.window
+        self.name: str = name or family.name
+        self.context_window: int | None = context_window or family.known.window
         self.limits = limits
         self.breaker = breaker
         self.access = access
@@ -501,7 +501,7 @@ class ProviderCrystal(AnsweringCrystal):
         key, environment = connection.get("api_key"), EnvironmentKey(family.keys[0], family.keys[1:])
         self._key: Callable[[], str | None] = key if callable(key) else environment if not key else lambda: key
         self._variable = key.variable if isinstance(key, EnvironmentKey) else family.keys[0]
-        self.estimator = Estimator(self.image_tokens)
+        self.estimator: Estimator = Estimator(self.image_tokens)
         anonymous = connection.get("client") is not None or connection.get("headers") or base_url or access
         self._needs_key = family.needs_key and not anonymous
         self._client = Client(
