@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup kits clients demo local test check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check site lock sbom audit clean
+.PHONY: help setup kits clients demo local test search check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench bench-check docs docs-check site lock sbom audit dist release pythons clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -30,8 +30,8 @@ $(STAMP): requirements.lock pyproject.toml tools/venv.sh
 	@PYTHON="$(PYTHON)" tools/venv.sh $(VENV)
 	@touch $@
 
-kits: ## .kits, from npm: the MCP conformance kit, the Node that it needs, and pyright; their tests run where they are there
-	@npm install --prefix .kits --no-audit --no-fund --loglevel=error node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12 pyright@1.1.414
+kits: ## .kits, from npm: the MCP conformance kit, the Node that it needs, pyright and TypeScript; their tests run where they are there
+	@npm install --prefix .kits --no-audit --no-fund --loglevel=error node@22 @modelcontextprotocol/conformance@0.2.0-alpha.12 pyright@1.1.414 typescript@7.0.2
 
 clients: ## .clients: the published clients of OpenAI's and Anthropic's API, and of front ends; their tests run where they are there
 	@tools/clients.sh
@@ -46,9 +46,17 @@ local: $(STAMP) ## a real model for `cantrip demo local`: the extra "local", and
 test: $(STAMP) ## all tests, half of them on asyncio and half on trio, on all cores (ARGS=... goes to pytest; -n0: one after the other)
 	@$(PYTEST) $(ARGS)
 
-check-all: $(STAMP) ## the long campaigns: every part of the tests, and 2,000 kills (an hour or two)
-	@EXHAUSTIVE=1 $(PYTEST) $(ARGS)
+SEED ?= $(shell date +%s)
+search: $(STAMP) ## Hypothesis's random search, 1,000 examples a property (SEED=... repeats one, ARGS=... chooses tests)
+	@echo "to repeat a failure: make search SEED=$(SEED) ARGS=<the id of its test>"
+	@SEARCH=1 $(PYTEST) -m hypothesis --hypothesis-seed=$(SEED) $(ARGS) \
+	  || { echo "to repeat a failure: make search SEED=$(SEED) ARGS=<the id of its test>"; exit 1; }
+
+check-all: $(STAMP) ## the long campaigns: every part of the tests, 2,000 kills, other Pythons (an hour or two)
+	@EXHAUSTIVE=1 SHUFFLE=$(SEED) $(PYTEST) $(ARGS)
+	@$(MAKE) search SEED=$(SEED)
 	@$(PY) -m conformance crash --kills 2000
+	@tools/pythons.sh
 
 lint: lint-style lint-scripts lint-types lint-layers lint-structure ## ruff, oxlint, mypy --strict, the layers, the checks of tools/ (-k: go on)
 
@@ -58,6 +66,8 @@ lint-style: $(STAMP)
 
 lint-scripts: $(STAMP)
 	$(VENV)/bin/oxlint --deny-warnings $(LINTED)
+	@if [ -x .kits/node_modules/.bin/tsc ]; then .kits/node_modules/.bin/tsc -p tools; \
+	else echo "notice: the types of the pages' scripts are not checked: no TypeScript in .kits (make kits)"; fi
 
 lint-types: $(STAMP)
 	$(PY) -m mypy $(TYPED)
@@ -87,6 +97,9 @@ conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the projec
 bench: $(STAMP) ## what a turn costs
 	@$(PY) -m bench turns
 
+bench-check: $(STAMP) ## a notice of the ratios to the floor that differ from those in bench/baseline.json
+	@$(PY) -m bench check
+
 docs: $(STAMP) ## the generated pages: docs/reference, docs/loop.md, docs/families.md, and parts of two others
 	@$(PY) -m tools.reference
 	@$(PY) -m tools.diagram
@@ -106,6 +119,15 @@ lock: $(STAMP) ## renew requirements.lock from pyproject.toml (UPGRADE=1: to the
 
 sbom: $(STAMP) ## dist/sbom.cdx.json: every dependency, with version, hashes and licence (CycloneDX)
 	@$(PY) -m tools.sbom dist/sbom.cdx.json
+
+dist: $(STAMP) ## dist: both distributions as wheels and source archives, checked by twine, and the SBOM
+	@$(PY) -m tools.release --no-checks
+
+release: $(STAMP) ## as `make dist`, if versions, changelog, security policy and tag agree; publishes nothing
+	@$(PY) -m tools.release
+
+pythons: $(STAMP) ## a part of the tests on each Python from 3.11 on that can be had, each with an environment in .pythons
+	@tools/pythons.sh
 
 audit: $(STAMP) ## known vulnerabilities of the locked versions (OSV), and pins that keep back newer ones
 	@$(PY) -m tools.audit

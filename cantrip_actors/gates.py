@@ -4,8 +4,11 @@ A gate that needs none is named, as `"done"` is here; `standard(name)` returns t
 `wrap` puts steps around a gate, which may refuse its calls.
 """
 
-from cantrip_actors.circle import GateError, echo, fetch, list_files, read, search, write
+from cantrip_actors.circle import GateError
 from cantrip_actors.circle.browser.shared_browser import browser
+from cantrip_actors.circle.gates.echo import echo
+from cantrip_actors.circle.gates.fetch import fetch
+from cantrip_actors.circle.gates.files import list_files, read, search, write
 from cantrip_actors.circle.gates.skills import make_skill_gate
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import Injected, gate

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import traceback
 from collections import deque
 from collections.abc import Callable
@@ -254,11 +255,10 @@ class Reports:
 
 
 def _find_logger() -> Any:
-    try:
-        import structlog
-    except ImportError:
+    structlog = sys.modules.get("structlog")  # a program that has configured it has imported it
+    if structlog is None or not structlog.is_configured():
         return _PlainLogger()
-    return structlog.get_logger("supervisors") if structlog.is_configured() else _PlainLogger()
+    return structlog.get_logger("supervisors")
 
 
 class _PlainLogger:

@@ -23,6 +23,7 @@ from cantrip_actors.crystal.client import Client
 from supervisors.testing import virtual
 from tests.exhaustive import EXAMPLES, is_in_part
 from tests.published import fault
+from tests.shuffled import shuffle
 
 gc.disable()  # until all tests are collected: nearly everything that is made until then stays
 # jsonschema makes grammars from it at import, for a second, and no test uses formats of IRIs; a tool of ours brings it
@@ -40,17 +41,18 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 
 # A first run compiles schemas and imports engines: a deadline for each example would only measure that. That examples
 # are made slowly says on a busy machine only that it is busy.
+#
+# `make test` makes the same examples everywhere and each time; `make search` (SEARCH=1) looks for new ones.
 settings.register_profile(
-    "dev", deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-settings.register_profile(
-    "ci",
-    settings.get_profile("dev"),
+    "same",
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     max_examples=EXAMPLES,
     derandomize=True,
     print_blob=True,
 )
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+settings.register_profile("search", settings.get_profile("same"), max_examples=1000, derandomize=False, database=None)
+settings.load_profile("search" if os.environ.get("SEARCH") else "same")
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -124,3 +126,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left := [item for item, is_chosen in zip(items, chosen, strict=True) if not is_chosen]:
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item, is_chosen in zip(items, chosen, strict=True) if is_chosen]
+    if seed := os.environ.get("SHUFFLE"):
+        items[:] = shuffle(items, seed)
+
+
+def pytest_report_header() -> list[str]:
+    """Say how to repeat this order."""
+    seed = os.environ.get("SHUFFLE")
+    return [f"order: shuffled, and the same again with SHUFFLE={seed}"] if seed else []

@@ -20,6 +20,7 @@ import pytest
 
 from tests.exhaustive import part
 from tests.loom import postgres
+from tests.test_examples import PRINTS
 from tests.wheels import build
 
 pytestmark = [pytest.mark.rule("Y-07"), pytest.mark.real_time]
@@ -109,6 +110,14 @@ def test_its_own_tests_and_its_evaluation_pass(project: Project) -> None:
     compared = ("eval", "evaluation/desk.yaml", "--compare", "evaluation/baseline.json")
     report = project.run("cantrip_actors.cli.main", *compared)
     assert re.search(r"^exact +0\.750 +1\.000", report, re.MULTILINE), report
+
+
+@pytest.mark.rule("L-20")
+@pytest.mark.parametrize("example", part(["plain_asyncio", "composition", "several_runtimes", "typed_answers"], 2))
+def test_an_example_runs_with_nothing_but_the_installed_wheels(project: Project, example: str) -> None:
+    shutil.copy(ROOT / "examples" / f"{example}.py", project.folder)
+    printed = project.run(example)
+    assert all(line in printed for line in PRINTS[example]), printed
 
 
 @pytest.mark.parametrize("store", part(["sqlite", "postgres"], 2))

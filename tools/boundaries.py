@@ -66,7 +66,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "a validator of a gate's parameter is user code: its exception is a refusal, as a ValueError is",
     ),
     Boundary(
-        "cantrip_actors/terms/gate.py",
+        "cantrip_actors/terms/argument_model.py",
         "_make_plain_answer",
         "a validator of an answer is user code, and here gets what pydantic wrote, for which it may not be made",
     ),

@@ -39,6 +39,7 @@ STATED = {
     "agent-client-protocol": "Apache-2.0",
     "colorama": "BSD-3-Clause",
     "cronsim": "BSD-3-Clause",
+    "docutils": "BSD-2-Clause AND PSF-2.0",  # and most of it in the public domain
     "httpx2-jsfetch": "BSD-3-Clause",
     "jinja2": "BSD-3-Clause",
     "mistralai": "Apache-2.0",
@@ -46,6 +47,7 @@ STATED = {
     "pyasn1-modules": "BSD-2-Clause",
     "python-dateutil": "BSD-3-Clause",
     "pywin32": "PSF-2.0",
+    "pywin32-ctypes": "BSD-3-Clause",
     "xllamacpp": "MIT",
 }
 """By name, for packages that are not installed everywhere or state nothing precise."""

@@ -6,7 +6,6 @@ from typing import Final
 
 from cantrip_actors.circle.medium import ProgramLimits, medium
 from cantrip_actors.terms.circle import Circle
-from cantrip_actors.terms.own_gates import PERSON
 
 _PERSON: Final = (
     "A text of yours without a call is shown to a person, and the reply is the next message that you get. {calls}"
@@ -27,7 +26,7 @@ def make_capability(circle: Circle) -> str | None:
     if circle.language is not None:
         limits = ProgramLimits.under(circle.resolved)
         return medium(circle.language).capability(circle.definitions, limits)
-    person = next((gate for gate in circle.gates if gate.kind == PERSON.kind), None)
+    person = next((gate for gate in circle.gates if gate.kind == "person"), None)
     if person is None:
         return None
     text = _PERSON.format(calls=_CALLS if len(circle.definitions) > 1 else "")

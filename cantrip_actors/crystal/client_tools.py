@@ -17,7 +17,7 @@ from cantrip_actors.crystal.images import make_data_url
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.mcp_approvals import APPROVED
+from cantrip_actors.terms.own_gate_names import APPROVED
 
 APPROVAL_REQUEST: Final = "mcp_approval_request"
 """The item with which the provider asks whether it may call a tool of an MCP server; `id` is that of our call."""

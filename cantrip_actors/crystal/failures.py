@@ -1,8 +1,7 @@
 """The meaning of a provider's error: its status, whether a retry can help, and how long to wait first.
 
 Errors come as HTTP statuses, as JSON bodies of four shapes, as plain text, and as events of a stream that began with
-status 200. `make_failure` reads all of them into one `ProviderError`. The tables below are section 4.6 of the
-landscape:
+status 200. `make_failure` reads all of them into one `ProviderError`. The tables below have these rules:
 
 | | retried | not retried |
 | --- | --- | --- |
@@ -18,7 +17,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import Any, Final
 
@@ -233,6 +231,8 @@ def find_retry_after(headers: Mapping[str, str], now: float) -> float | None:
         try:
             seconds = float(value) * unit
         except ValueError:
+            from email.utils import parsedate_to_datetime  # few providers send a date
+
             try:
                 seconds = parsedate_to_datetime(value).timestamp() - now
             except (ValueError, OverflowError):

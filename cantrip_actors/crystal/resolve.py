@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
@@ -44,6 +42,8 @@ def resolve(crystal: Crystal | str) -> Crystal:
 
 
 def _load_script(file: str) -> Crystal:
+    import yaml
+
     try:
         script = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except OSError as error:

@@ -56,7 +56,7 @@ from cantrip_actors.terms.errors import InvalidIntent
 from cantrip_actors.terms.image import add_handles, select_named
 from cantrip_actors.terms.messages import ALIASES, ToolCall
 from cantrip_actors.terms.outcome import EndReason
-from cantrip_actors.terms.own_gates import DONE
+from cantrip_actors.terms.own_gate_names import DONE
 
 UNKNOWN = "outcome unknown: the entity was restarted while this gate ran; find out whether it had its effect"
 
@@ -323,7 +323,7 @@ def _call(plan: Plan, state: State, live: Transient, moment: Moment, event: Call
     ):  # the rebuilt program has reached the call that was under way
         call = turn.calls[turn.next_call]
         return [refuse(plan, state, live, moment, call, UNKNOWN)] if is_unknown(plan, state, call) else []
-    name = DONE.name if event.gate == "submit_answer" else ALIASES.get(event.gate, event.gate)
+    name = DONE if event.gate == "submit_answer" else ALIASES.get(event.gate, event.gate)
     live.call = ToolCall(f"call_{state.conversation.said}_{len(turn.calls) + 1}", name, event.args)
     return []
 

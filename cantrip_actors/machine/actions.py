@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import TYPE_CHECKING, Any, NamedTuple, final
 
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.records.records import Observation, Record, Requested
@@ -13,9 +13,11 @@ from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall, ToolChoice, ToolDefinition
 from cantrip_actors.terms.outcome import Outcome
-from cantrip_actors.terms.own_gates import AgentRequest
 from cantrip_actors.terms.value import Value
 from cantrip_actors.terms.wrapper import Inquiry
+
+if TYPE_CHECKING:
+    from cantrip_actors.terms.own_gates import AgentRequest
 
 
 class Action(Value, frozen=True):

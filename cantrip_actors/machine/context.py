@@ -11,7 +11,7 @@ from cantrip_actors.terms.context import LEAST_SHOWN, View, measure
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import Message, ToolCall
 from cantrip_actors.terms.on_demand import restore_call
-from cantrip_actors.terms.own_gates import PERSON
+from cantrip_actors.terms.own_gate_names import PERSON
 
 SKIPPED: Final = "[not run: done was called before]"
 LEFT_OUT: Final = "[not run: the thread was forked before]"
@@ -42,7 +42,7 @@ def call_person(message: Message, number: int) -> tuple[ToolCall, ...]:
     text = message.content
     if message.tool_calls or text is None or not text.strip():
         return ()
-    return (ToolCall(f"call_{number}_1", PERSON.name, {"text": text}),)
+    return (ToolCall(f"call_{number}_1", PERSON, {"text": text}),)
 
 
 def render_reply(observation: Observation) -> Message:

@@ -11,16 +11,10 @@ from cantrip_actors.machine.state import Plan
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.child_cantrip import carve
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.gate import Gate, Refused
+from cantrip_actors.terms.gate import Gate, Refused, standard
 from cantrip_actors.terms.image import select_named
 from cantrip_actors.terms.messages import ToolCall, as_text
-from cantrip_actors.terms.own_gates import (
-    BACKGROUND_AGENT,
-    BACKGROUND_BATCH,
-    CALL_AGENT,
-    CALL_AGENT_BATCH,
-    AgentRequest,
-)
+from cantrip_actors.terms.own_gate_names import CALL_AGENT, CALL_AGENT_BATCH
 
 AT_ONCE: Final = 1_000
 """Children that one call may start."""
@@ -34,7 +28,9 @@ def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) 
 
     A child gets the images that its parent has `seen` and whose handles its intent or its context contains.
     """
-    batch = gate.name == CALL_AGENT_BATCH.name
+    from cantrip_actors.terms.own_gates import AgentRequest  # a circle with such a gate has imported it
+
+    batch = gate.name == CALL_AGENT_BATCH
     checked = _get_own_gate(gate, batch=batch).check(call)  # a circle may state narrower parameters
     if isinstance(checked, Refused):
         return checked
@@ -61,13 +57,15 @@ def plan_children(plan: Plan, gate: Gate, call: ToolCall, seen: Iterable[File]) 
 
 def _get_own_gate(gate: Gate, *, batch: bool) -> Gate:
     """Return the runtime's own gate with all parameters; a circle opts in to background children."""
+    from cantrip_actors.terms.own_gates import BACKGROUND_AGENT, BACKGROUND_BATCH
+
     if "wait" in gate.parameters.get("properties", {}):
         return BACKGROUND_BATCH if batch else BACKGROUND_AGENT
-    return CALL_AGENT_BATCH if batch else CALL_AGENT
+    return standard(CALL_AGENT_BATCH if batch else CALL_AGENT)
 
 
 def refuse_too_many(plan: Plan, children: Sized | Refused, before: int) -> Refused | None:
-    """Return the refusal if `before` children and these exceed the ward; None if they may start (X-06)."""
+    """Return the refusal if `before` children and these exceed the ward; None if they may start."""
     if isinstance(children, Refused):
         return None
     most = MOST if plan.wards.max_children is None else plan.wards.max_children
@@ -81,7 +79,7 @@ def refuse_too_many(plan: Plan, children: Sized | Refused, before: int) -> Refus
 
 def make_delegation_answer(gate: Gate, call: ToolCall, outcomes: tuple[ChildOutcome, ...]) -> Observation:
     """Return the children's outcomes as the observation of the call that asked for them."""
-    if gate.name == CALL_AGENT.name:
+    if gate.name == CALL_AGENT:
         (only,) = outcomes
         result = only.result if only.error is None else only.error
         return Observation(gate.name, None, result, only.error is not None, call.id, gate.ephemeral, only.images)

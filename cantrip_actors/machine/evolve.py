@@ -1,7 +1,7 @@
 """The state after a record: bookkeeping, total over all kinds of records, and the only code that changes a state.
 
 The live loop folds the records of each step, recovery folds the log, and a fork folds a lineage. A state is obtained in
-no other way, so these three cannot differ (C-01).
+no other way, so these three cannot differ.
 """
 
 from __future__ import annotations
@@ -67,9 +67,8 @@ from cantrip_actors.terms.context import Fading, Shared
 from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.languages import has_programs, read_medium
-from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, as_text
-from cantrip_actors.terms.own_gates import CALL_AGENT
+from cantrip_actors.terms.own_gate_names import CALL_AGENT, MCP_APPROVAL
 from cantrip_actors.terms.period import is_granted
 
 IMAGE_SIZE = 4_000
@@ -201,7 +200,7 @@ def _steer(shape: Shape, state: State, record: Steered) -> None:
     gate = None
     if record.child is not None:
         state.background.pop(record.child, None)
-        gate = CALL_AGENT.name  # an answer is shown like a result
+        gate = CALL_AGENT  # an answer is shown like a result
     message = Message(
         "user",
         record.text,
@@ -470,7 +469,7 @@ def _fold_results(conversation: Conversation, record: Folded) -> None:
     for at in range(starts[0][0] if starts else end, end):
         item = context[at]
         message = item if isinstance(item, Message) else item.placeholder
-        if message.gate is not None and message.gate != MCP_APPROVAL.name:  # the provider needs the decision
+        if message.gate is not None and message.gate != MCP_APPROVAL:  # the provider needs the decision
             context[at] = replace(message, content=f"[folded:{message.gate}]", images=NO_IMAGES)
     conversation.context = Shared(context)
     conversation.without_results = conversation.folded + count

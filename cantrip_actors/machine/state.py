@@ -39,7 +39,7 @@ from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.languages import DEFAULT, read_medium
 from cantrip_actors.terms.mcp_approvals import list_callable_gates
 from cantrip_actors.terms.messages import NO_USAGE, Message, ToolCall, ToolChoice, ToolDefinition, Usage
-from cantrip_actors.terms.own_gates import DONE, RECALL
+from cantrip_actors.terms.own_gate_names import DONE, RECALL
 from cantrip_actors.terms.value import Value
 from cantrip_actors.terms.ward import Wards
 
@@ -74,7 +74,7 @@ class Shape(NamedTuple):
     capability: str | None = None
     """The capability text of a code circle, shown after the system prompt (reading 5)."""
     medium: str = DEFAULT
-    done: frozenset[str] = frozenset({DONE.name})
+    done: frozenset[str] = frozenset({DONE})
     """The gates that end the entity."""
     visible_for: Mapping[str, int] = {}  # nothing writes to it
     """For each ephemeral gate: how many queries show its results."""
@@ -173,7 +173,7 @@ class Plan(Identity, frozen=True, kw_only=True):
                 bound=ShownBound.of(
                     window,
                     {name: gate.max_shown for name, gate in gates.items() if gate.max_shown is not None},
-                    recall=RECALL.name in gates and gates[RECALL.name].kind == RECALL.kind,
+                    recall=RECALL in gates and gates[RECALL].kind == "message",
                 ),
                 parent_turn=identity.parent_turn,
             ),
@@ -366,7 +366,7 @@ class Sandbox(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """The state of an entity: the fold of its records (C-01)."""
+    """The state of an entity: the fold of its records."""
 
     parent_id: str | None = None
     """The turn that the next one follows."""

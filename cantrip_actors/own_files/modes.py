@@ -15,8 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 FILE: Final = 0o600
 FOLDER: Final = 0o700
 HOME: Final = ".cantrip"
@@ -25,6 +23,8 @@ HOME: Final = ".cantrip"
 def _warn(event: str, **values: Any) -> None:
     """Log with structlog; to stderr where the program has not configured it. A line that fails is lost."""
     with contextlib.suppress(Exception):
+        import structlog  # takes longer than all of this package
+
         if structlog.is_configured():
             logger = structlog.get_logger("cantrip_actors.own_files")
         else:

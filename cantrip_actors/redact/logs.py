@@ -12,10 +12,9 @@ import reprlib
 import sys
 import traceback
 from collections.abc import Callable, Mapping, MutableMapping
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, TypeVar
-
-import structlog
 
 from cantrip_actors.redact.redactor import Redactor
 
@@ -23,8 +22,6 @@ E = TypeVar("E", bound=BaseException)
 
 INFO = 20
 """The level of the standard library; this package imports no module that writes."""
-
-_FROM_INFO = structlog.make_filtering_bound_logger(INFO)
 
 LogProcessor = Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]
 """The signature of structlog's processors."""
@@ -58,7 +55,8 @@ class Logger:
     """A logger of this name: structlog's if the program has configured structlog, else one that writes to stderr.
 
     structlog's own default is stdout, which belongs to the program, with level debug. This configures nothing:
-    importing or running the library does not change the program's own log lines.
+    importing or running the library does not change the program's own log lines. Nor does it import structlog, which
+    takes longer than a cast: a program that has configured structlog has imported it.
     """
 
     def __init__(self, name: str) -> None:
@@ -87,11 +85,30 @@ class Logger:
     def _write(self, method: str, event: str, values: Mapping[str, Any]) -> None:
         """Write a line. If that fails the line is lost: a log must not disturb the program's work."""
         with contextlib.suppress(Exception):
+            structlog = sys.modules.get("structlog")
+            if structlog is None:
+                _write_plainly(method, event, values)
+                return
             if structlog.is_configured():
                 logger = structlog.get_logger(self._name)
             else:
-                logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), wrapper_class=_FROM_INFO)
+                from_info = structlog.make_filtering_bound_logger(INFO)
+                logger = structlog.wrap_logger(structlog.PrintLogger(sys.stderr), wrapper_class=from_info)
             getattr(logger, method)(event, **values)
+
+
+def _write_plainly(method: str, event: str, values: Mapping[str, Any]) -> None:
+    """Write a line of level info or above to stderr, as structlog's default does."""
+    if method == "debug":
+        return
+    values, error = dict(values), sys.exc_info()[1] if method == "exception" else None
+    error = values.pop("exc_info", error)
+    level = "error" if method == "exception" else method
+    stamp = datetime.now().strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ005  # local time, as structlog's default
+    pairs = " ".join(f"{name}={value!r}" for name, value in values.items())
+    text = f"{stamp} [{level:<9}] {event:<30} {pairs}".rstrip()
+    trace = _traceback(error) if error else None
+    sys.stderr.write(f"{text}\n" if trace is None else f"{text}\n{trace}\n")
 
 
 def get_logger(name: str) -> Logger:

@@ -28,7 +28,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anyio
 
@@ -39,9 +39,7 @@ from cantrip_actors.loom import (
     Pruned,
     SealKey,
     Store,
-    Verified,
     Wanted,
-    backup_loom,
     forget_entities,
     keep_for,
     mark_gone,
@@ -103,6 +101,10 @@ _log = get_logger("cantrip_actors.runtime")
 defer_interrupts_in("cantrip_actors")
 allow_interrupts(await_user_code)
 allow_interrupts(call_user_code)
+
+
+if TYPE_CHECKING:
+    from cantrip_actors.loom.integrity.verify import Verified
 
 
 class _ProcessKeys(NamedTuple):
@@ -469,4 +471,10 @@ class Tree(Core):
     async def make_backup(self, file: str | os.PathLike[str]) -> Verified:
         """Copy the loom to a file, in a thread."""
         self.check_open()
-        return await self.access.run_in_thread(partial(backup_loom, self._url, file, seal_key=self.seal_key))
+        return await self.access.run_in_thread(partial(_backup, self._url, file, seal_key=self.seal_key))
+
+
+def _backup(url: str, file: str | os.PathLike[str], *, seal_key: SealKey | None) -> Verified:
+    from cantrip_actors.loom.maintenance.backup import backup_loom  # it needs every kind of store
+
+    return backup_loom(url, file, seal_key=seal_key)

@@ -17,8 +17,9 @@ from cantrip_actors.stream.wire import (
     ItemError,
     ItemStart,
 )
+from cantrip_actors.terms import own_gate_names
 from cantrip_actors.terms.messages import ToolCall
-from cantrip_actors.terms.on_demand import USE_GATE, resolve_call
+from cantrip_actors.terms.on_demand import resolve_call
 
 
 class NamedCallStream:
@@ -31,11 +32,11 @@ class NamedCallStream:
     def read(self, emitted: Emitted) -> Iterator[Emitted]:
         """Yield the payloads that replace a payload of the crystal."""
         match emitted:
-            case ItemStart(item_type="function_call", name=USE_GATE.name):
+            case ItemStart(item_type="function_call", name=own_gate_names.USE_GATE):
                 self._held[emitted.item_id] = emitted
             case ItemDelta() if emitted.item_id in self._held:
                 pass
-            case ItemDone(final_item=FinalFunctionCall(name=USE_GATE.name) as final):
+            case ItemDone(final_item=FinalFunctionCall(name=own_gate_names.USE_GATE) as final):
                 self._held.pop(emitted.item_id, None)
                 yield from _resolve(emitted.item_id, final)
             case ItemDone() | ItemError() | ItemCancelled():

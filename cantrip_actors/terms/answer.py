@@ -10,16 +10,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from pydantic import BaseModel
-from pydantic_core import to_json
 from typing_extensions import TypeVar
 
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.gate import Gate, Refused
-from cantrip_actors.terms.gate_function import make_model
-from cantrip_actors.terms.identity import build_parameters_identity
+from cantrip_actors.terms.gate import Gate, Refused, standard
 from cantrip_actors.terms.json_schema import make_validator
-from cantrip_actors.terms.own_gates import DONE
+from cantrip_actors.terms.own_gate_names import DONE
 from cantrip_actors.terms.problems import shorten
 
 _STAYING: Final = ("#/$defs/", "#/definitions/")
@@ -33,23 +29,20 @@ Answer_co = TypeVar("Answer_co", covariant=True, default=Any)
 
 def make_typed_done(answer: object) -> Gate:
     """Return the gate `done` for answers of a type. Raises InvalidCantrip for one that pydantic cannot validate."""
+    from cantrip_actors.terms.argument_model import make_model
+    from cantrip_actors.terms.identity import build_parameters_identity
+
     if isinstance(answer, str):
         raise InvalidCantrip(f"answer: expected a type, such as a pydantic model or list[str], got {shorten(answer)}")
     fields = {"answer": (answer, ...)}
     try:
-        model, schema = make_model(DONE.name, fields, open_=False)
+        model, schema = make_model(DONE, fields, open_=False)
     except InvalidCantrip as problem:
         raise InvalidCantrip(
             f"answer: expected a type that pydantic can validate, got {shorten(repr(answer))}: {problem}"
         ) from problem
-    return Gate(
-        name=DONE.name,
-        description=DONE.description,
-        parameters=schema,
-        kind="done",
-        written=build_parameters_identity(fields, is_open=False),
-        model=model,
-    )
+    written = build_parameters_identity(fields, is_open=False)
+    return replace(standard(DONE), parameters=schema, written=written, model=model)
 
 
 def hold_to_schema(done: Gate, schema: Mapping[str, Any]) -> Gate | Refused:
@@ -80,12 +73,3 @@ def _move_references(part: Any) -> Any:
     if isinstance(reference, str) and reference.partition("/")[0] == "#" and not reference.startswith(_STAYING):
         moved["$ref"] = f"#/properties/answer{reference[1:]}"
     return moved
-
-
-def read_answer(model: type[BaseModel], answer: Any) -> Any:
-    """Return an answer, read from the loom, as a value of its type. Raises pydantic.ValidationError if it is not of the
-    type.
-
-    `model` is the model of the gate that `make_typed_done` returned.
-    """
-    return model.model_validate_json(to_json({"answer": answer})).__dict__["answer"]

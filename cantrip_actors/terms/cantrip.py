@@ -14,7 +14,7 @@ from pathlib import PurePath
 from types import MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, overload
 
-from cantrip_actors.terms.answer import Answer_co, make_typed_done, read_answer
+from cantrip_actors.terms.answer import Answer_co, make_typed_done
 from cantrip_actors.terms.arguments import check, check_kind, check_name, is_text, is_texts_by_name, is_whole
 from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.circle import Circle, GatePart
@@ -233,7 +233,12 @@ class Cantrip(Generic[Answer_co]):
         Raises pydantic.ValidationError if it is not of that type, as one of an earlier version of the cantrip.
         """
         done = None if self.answer is None else self.circle.gate("done")
-        value: Answer_co = answer if done is None or done.model is None else read_answer(done.model, answer)
+        if done is None or done.model is None:
+            untyped: Answer_co = answer
+            return untyped
+        from cantrip_actors.terms.argument_model import read_answer
+
+        value: Answer_co = read_answer(done.model, answer)
         return value
 
     def with_crystal(self, crystal: Crystal | str) -> Cantrip:

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from operator import attrgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cantrip_actors.terms.answer import hold_to_schema
 from cantrip_actors.terms.call import Call
@@ -16,9 +15,11 @@ from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import find_nearest
 from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.messages import ALIASES, find_named_gate
-from cantrip_actors.terms.own_gates import AgentRequest
 from cantrip_actors.terms.value import replace_fields
 from cantrip_actors.terms.ward import NUMBERS, PROGRAMS, Wards
+
+if TYPE_CHECKING:
+    from cantrip_actors.terms.own_gates import AgentRequest
 
 DEEPEST_LEVEL: Final = 100
 """The deepest level of a child; 0 is a root entity. Each level is a task inside a task, with its cancel scopes."""
@@ -35,7 +36,7 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
 
     Equal requests give one cantrip: the parent's cantrip caches the last child's.
     """
-    alike = _ALIKE(request)
+    alike = request.__dict__ | {"intent": None, "context": None}  # the child depends on all the others
     last: tuple[Any, Cantrip] | None = parent.__dict__.get("_last_carved")
     if last is not None and last[0] == alike:
         return last[1]
@@ -43,10 +44,6 @@ def carve(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:
     if isinstance(child, Cantrip) and getattr(child.crystal, "call", None) is None:  # it may differ next time
         parent.__dict__["_last_carved"] = (alike, child)
     return child
-
-
-_ALIKE = attrgetter(*(name for name in AgentRequest.model_fields if name not in ("intent", "context")))
-"""Return the cache key of a child's cantrip: everything that it depends on."""
 
 
 def _carve_child(parent: Cantrip, request: AgentRequest) -> Cantrip | Refused:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, TypeVar, get_args
 
 from cantrip_actors.terms.arguments import check, check_kind, is_list
 from cantrip_actors.terms.companion import Companion
@@ -23,8 +23,8 @@ from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.languages import DEFAULT, Language, MediumName, find_language, has_programs
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
-from cantrip_actors.terms.on_demand import FIND_GATES, USE_GATE, bind_catalogue, is_own_gate, resolve_call
-from cantrip_actors.terms.own_gates import DELEGATION, DONE, PERSON, expand_set, needs_children
+from cantrip_actors.terms.on_demand import resolve_call
+from cantrip_actors.terms.own_gate_names import DELEGATION, DONE, FIND_GATES, OF_CHILDREN, PERSON, USE_GATE
 from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
 from cantrip_actors.terms.skill import make_skill_gate
@@ -47,6 +47,8 @@ GatePart = str | Gate | Wrap | ToolServer | Callable[..., Any]
 """Every value that a circle accepts as a gate."""
 
 JailName = Literal["bubblewrap", "landlock"]
+
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -111,8 +113,10 @@ class Circle:
         if skills is not None:
             roots = [part.dependencies["root"] for part in own if isinstance(part, Gate) and _has_folder(part)]
             own.append(make_skill_gate(skills, roots))
-        if further and not any(isinstance(part, Gate) and is_own_gate(part, FIND_GATES) for part in own):
-            own += [FIND_GATES, USE_GATE] if language is None else [FIND_GATES]
+        if further and not any(isinstance(part, Gate) and _is_own_gate(part, FIND_GATES) for part in own):
+            from cantrip_actors.terms.on_demand_gates import find_gates, use_gate
+
+            own += [find_gates, use_gate] if language is None else [find_gates]
         tool_servers = tuple(part for part in parts if isinstance(part, ToolServer))
         tool_servers += tuple(replace(part, on_demand=True) for part in further if isinstance(part, ToolServer))
         _check_names("servers of tools", [server.name for server in tool_servers])
@@ -147,7 +151,7 @@ class Circle:
             for gate in own_gates
             if _has_folder(gate) and gate.name not in resolved.removed
         ]
-        if medium == "person" and PERSON.name in resolved.removed:
+        if medium == "person" and PERSON in resolved.removed:
             raise InvalidCantrip('remove_gate("person"): the texts of the entity call it: leave out medium="person"')
         _check_limited(resolved, own_gates, tool_servers)
         tool_servers = tuple(server.with_folders(folders) for server in tool_servers) if folders else tool_servers
@@ -180,9 +184,9 @@ class Circle:
         """True if the tools of all its servers are known, which an entity requires."""
         return len(self.listed) == len(self.servers)
 
-    def with_done(self, done: Gate = DONE) -> Circle:
-        """Return this circle with a `done` gate first, unless it has one."""
-        return self if self.gate("done") else replace_fields(self, gates=(done, *self.gates))
+    def with_done(self, done: Gate | None = None) -> Circle:
+        """Return this circle with a `done` gate first, unless it has one: this one, or the standard one."""
+        return self if self.gate(DONE) else replace_fields(self, gates=(done or standard(DONE), *self.gates))
 
     def with_typed_done(self, done: Gate) -> Circle:
         """Return this circle with the gate of `make_typed_done`; steps and settings of its own `done` stay.
@@ -266,18 +270,20 @@ class Circle:
         left = {
             gate.name: gate
             for gate in self.gates
-            if gate.name not in wards.removed and not (wards.depth == 0 and needs_children(gate))
+            if gate.name not in wards.removed and not (wards.depth == 0 and _needs_children(gate))
         }
-        finder = left.get(FIND_GATES.name)
-        if finder is not None and is_own_gate(finder, FIND_GATES):
+        finder = left.get(FIND_GATES)
+        if finder is not None and _is_own_gate(finder, FIND_GATES):
             gates = [gate for gate in left.values() if gate.on_demand]
+            from cantrip_actors.terms.on_demand_gates import bind_catalogue
+
             left[finder.name] = bind_catalogue(finder, gates, in_programs=self.has_programs)
         return MappingProxyType(left)
 
     @cached_property
     def has_calls_by_name(self) -> bool:
         """Whether its entity calls gates with `use_gate`."""
-        return is_own_gate(self.open_gates.get(USE_GATE.name), USE_GATE)
+        return _is_own_gate(self.open_gates.get(USE_GATE), USE_GATE)
 
     def resolve_calls(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """Return the calls of an answer, each of `use_gate` as the call of the gate that it names."""
@@ -289,7 +295,7 @@ class Circle:
 
         A circle that has lost the means for that, such as that of a child, shows its gates on demand.
         """
-        can_find = is_own_gate(self.open_gates.get(FIND_GATES.name), FIND_GATES)
+        can_find = _is_own_gate(self.open_gates.get(FIND_GATES), FIND_GATES)
         can_call = self.has_programs or self.has_calls_by_name
         names = (gate.name for gate in self.open_gates.values() if gate.on_demand)
         return frozenset(names) if can_find and can_call else frozenset()
@@ -324,7 +330,7 @@ class Circle:
         return tuple(
             self._define(gate)
             for gate in self.open_gates.values()
-            if gate.name not in self.hidden and gate.kind != PERSON.kind
+            if gate.name not in self.hidden and gate.kind != "person"
         )
 
     def _define(self, gate: Gate) -> ToolDefinition:
@@ -336,7 +342,7 @@ class Circle:
     @cached_property
     def all_definitions(self) -> tuple[ToolDefinition, ...]:
         """The definitions of all gates, so that a program that calls a closed gate gets an explanation."""
-        return tuple(gate.definition for gate in self.gates if gate.kind != PERSON.kind)
+        return tuple(gate.definition for gate in self.gates if gate.kind != "person")
 
     def unavailable(self, name: str) -> str:
         """Return why a closed gate cannot be called: the text of the error observation."""
@@ -349,7 +355,7 @@ class Circle:
         names.
         """
         shown = ", ".join(
-            gate.name for gate in self.open_gates.values() if gate.name not in self.hidden and gate.kind != PERSON.kind
+            gate.name for gate in self.open_gates.values() if gate.name not in self.hidden and gate.kind != "person"
         )
         if not self.hidden:
             return f"available: {shown}"
@@ -359,7 +365,7 @@ class Circle:
     def narrowed(self, gates: Iterable[Gate], wards: Wards) -> Circle:
         """Return a child's circle: `gates` of this circle under `wards` that are already resolved (COMP-1, COMP-7)."""
         lent = tuple(gates)
-        can_talk = any(gate.kind == PERSON.kind and gate.name not in wards.removed for gate in lent)
+        can_talk = any(gate.kind == "person" and gate.name not in wards.removed for gate in lent)
         medium = "tools" if self.medium == "person" and not can_talk else self.medium
         parts = {"gates": lent, "wards": wards.list_wards(), "resolved": wards, "medium": medium}
         return replace_fields(self, **parts, companion=None, servers=(), listed=MappingProxyType({}))
@@ -377,7 +383,7 @@ class Circle:
         gates = [
             _build_header(gate) | ({"on_demand": True} if gate.name in hidden else {})
             for gate in self.open_gates.values()
-            if gate.kind != PERSON.kind  # the medium describes it; the crystal has no such tool
+            if gate.kind != "person"  # the medium describes it; the crystal has no such tool
         ]
         return self._build_medium_json() | {"gates": gates, "wards": self.resolved.as_json()}
 
@@ -420,7 +426,7 @@ def _check_limited(wards: Wards, gates: Sequence[Gate], unlisted: Sequence[ToolS
         if gate is None and not any(server.owns(limit.gate) for server in unlisted):
             nearest = suggest_nearest(limit.gate, [gate.name for gate in gates])
             raise InvalidCantrip(f'max_calls: "{limit.gate}": expected the name of a gate of this circle: {nearest}')
-        is_counted = gate is None or (gate.kind in ("function", "deferred") and not is_own_gate(gate, USE_GATE))
+        is_counted = gate is None or (gate.kind in ("function", "deferred") and not _is_own_gate(gate, USE_GATE))
         if not is_counted:
             raise InvalidCantrip(
                 f'max_calls: "{limit.gate}" has no function whose calls are counted: max_children limits children, '
@@ -437,14 +443,23 @@ def _collect_on_demand(parts: Iterable[str | Gate | Wrap | Callable[..., Any]]) 
 
 def _add_person(gates: tuple[Gate, ...], medium: object) -> tuple[Gate, ...]:
     """Return the gates with the gate `person`, which a circle has if its medium is a person."""
-    has_gate = any(gate.kind == PERSON.kind for gate in gates)
+    has_gate = any(gate.kind == "person" for gate in gates)
     if has_gate and medium != "person":
         raise InvalidCantrip('gate person: the texts of an entity call it: give the circle medium="person"')
-    return gates if has_gate or medium != "person" else (*gates, PERSON)
+    return gates if has_gate or medium != "person" else (*gates, standard(PERSON))
+
+
+def _is_own_gate(candidate: Gate | None, name: str) -> bool:
+    """Return whether a gate is `find_gates` or `use_gate`, and not a gate of the user with this name."""
+    if candidate is None or candidate.name != name:
+        return False
+    from cantrip_actors.terms.on_demand_gates import find_gates, use_gate
+
+    return candidate.model is (use_gate if name == USE_GATE else find_gates).model
 
 
 def _check_use_gate(gates: Iterable[Gate]) -> None:
-    own = next((gate for gate in gates if is_own_gate(gate, USE_GATE)), None)
+    own = next((gate for gate in gates if _is_own_gate(gate, USE_GATE)), None)
     if own is not None and own.wrappers:
         raise InvalidCantrip(
             f"{own.wrappers[0].name}: a call of use_gate is a call of the gate that it names: wrap that gate instead"
@@ -472,12 +487,26 @@ def _build_header(gate: Gate) -> dict[str, Any]:
 
 def _collect_gates(parts: Iterable[str | Gate | Wrap | Callable[..., Any]]) -> tuple[Gate, ...]:
     """Return the gates with their wrappers; a later wrapper goes around the earlier ones."""
-    listed = [own for part in parts for own in expand_set(part)]
+    listed = [own for part in parts for own in _expand_set(part)]
     gates = [_find_gate(part) for part in listed if not isinstance(part, Wrap)]
     for part in listed:
         if isinstance(part, Wrap):
             _wrap_gate(gates, part)
     return tuple(gates)
+
+
+def _expand_set(part: P) -> tuple[P | Gate, ...]:
+    """Return the gates of the set `background`; any other part of a circle is returned as it is."""
+    if not isinstance(part, str) or part != "background":
+        return (part,)
+    from cantrip_actors.terms.own_gates import BACKGROUND
+
+    return BACKGROUND
+
+
+def _needs_children(gate: Gate) -> bool:
+    """Return whether a gate is useful only to an entity that may have children (COMP-6)."""
+    return gate.name in DELEGATION or (gate.kind == "message" and gate.name in OF_CHILDREN)
 
 
 def _wrap_gate(gates: list[Gate], wrap: Wrap) -> str:
@@ -505,9 +534,9 @@ def _find_gate(part: str | Gate | Callable[..., Any]) -> Gate:
     elif not isinstance(part, Gate):
         check(callable(part), "gate", "a name, a gate or an annotated function", part, InvalidCantrip)
         part = gate(part)
-    if part.name in DELEGATION or part.name == "done":
+    if part.name in DELEGATION or part.name == DONE:
         if part.kind == "deferred":
             raise InvalidCantrip(f"gate {part.name}: the runtime carries it out, so it cannot be deferred: rename it")
-        kind: Literal["delegate", "done"] = "delegate" if part.name in DELEGATION else "done"
+        kind = standard(part.name).kind  # the standard gate checks the arguments as well
         part = part if part.kind == kind else replace(part, kind=kind)
     return part.ready()

@@ -12,12 +12,12 @@ import inspect
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
 
 import orjson
-from pydantic import BaseModel, ValidationError
-from pydantic_core import PydanticSerializationError, to_json, to_jsonable_python
 
+from cantrip_actors.terms import own_gate_names
 from cantrip_actors.terms.addressee import ADDRESSEE
 from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_positive, read_texts
 from cantrip_actors.terms.bounds import TooLarge, check_value
@@ -25,7 +25,7 @@ from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.exact_json import explain_arguments
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
-from cantrip_actors.terms.problems import describe, shorten
+from cantrip_actors.terms.problems import shorten
 from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.resource import Resource
 from cantrip_actors.terms.retry import Retry
@@ -34,6 +34,7 @@ from cantrip_actors.terms.wrapper import AskFirst, GateCall, Refused, Wrapper, c
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
+    from pydantic import BaseModel
 
 __all__ = ["Refused"]
 
@@ -191,18 +192,21 @@ class Gate:
         parameters: Mapping[str, Any] | None = None,
         description: str = "",
         kind: GateKind = "function",
+        foreign: bool = False,
         **settings: Unpack[GateSettings],
     ) -> Gate:
         """Return a gate with a given JSON Schema, such as that of a tool of a server or of a recipe.
 
-        With `kind="deferred"` it has no function: another program delivers the results of its calls.
+        With `kind="deferred"` it has no function: another program delivers the results of its calls. With `foreign` the
+        schema comes from a program that is not trusted: what could cost any amount of time is left unchecked, such as
+        its patterns.
 
         Raises InvalidCantrip if the schema is not valid, or does not describe an object.
         """
         fits = isinstance(parameters, Mapping | None)
         check(fits, f"gate {name}: parameters", "a JSON Schema", parameters, InvalidCantrip)
         schema = dict(parameters) if parameters is not None else {"type": "object"}
-        fault = find_schema_fault(schema)
+        fault = find_schema_fault(schema, foreign=foreign)
         if fault is not None:
             raise InvalidCantrip(f"gate {name}: parameters are not a JSON Schema: {fault}")
         if schema.setdefault("type", "object") != "object":
@@ -213,7 +217,7 @@ class Gate:
             parameters=schema,
             kind="function" if kind == "deferred" else kind,
             function=function,
-            schema=make_validator(schema),
+            schema=make_validator(schema, foreign=foreign),
             **complete_settings(settings, function),
         )
         return gate.defer() if kind == "deferred" else gate
@@ -335,34 +339,20 @@ class Gate:
     @staticmethod
     def plain(args: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return bound arguments as JSON data that shares nothing with the objects that the function receives."""
+        from pydantic_core import to_jsonable_python
+
         plain: Mapping[str, Any] = to_jsonable_python(dict(args), serialize_unknown=True)
         return plain
 
     def _check_model(self, model: type[BaseModel], args: Mapping[str, Any]) -> BoundArguments | Refused:
+        (bind,) = _binders
         try:
-            return self._bind(model, args)
+            return bind(self, model, args)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # of a validator, which is the user's code; pydantic takes only some of them
             (*_, last) = traceback.format_exception_only(error)
             return Refused(f"{self.name}: checking its arguments raised {last.strip()}; expected {self.signature}")
-
-    def _bind(self, model: type[BaseModel], args: Mapping[str, Any]) -> BoundArguments | Refused:
-        try:
-            if self.has_typed_answer:
-                return BoundArguments(_make_plain_answer(model, args))
-            checked = model.model_validate(args)
-        except ValidationError as errors:
-            problems = describe(errors.errors(include_url=False), args)
-            return Refused(f"{self.name}: {'; '.join(problems)}; expected {self.signature}")
-        if self.kind == "done" and self.function is not None:  # its arguments are the answer, which is JSON (D-005)
-            try:
-                return BoundArguments(checked.model_dump(mode="json", by_alias=True))
-            except PydanticSerializationError as error:
-                return Refused(f"{self.name}: its answer cannot be written as JSON: {error}")
-        return BoundArguments(
-            checked.__dict__ if not checked.__pydantic_extra__ else checked.__dict__ | checked.__pydantic_extra__
-        )
 
     def _check_schema(self, schema: Draft202012Validator, args: Mapping[str, Any]) -> BoundArguments | Refused:
         problems = find_problems(args, schema)
@@ -382,25 +372,6 @@ class Gate:
             return dict(args)
         names = ["answer", *self.parameters.get("properties", {}), *args]
         return next((args[name] for name in names if name in args), None)
-
-
-def _make_plain_answer(model: type[BaseModel], args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return valid arguments as JSON that validates to the same value; raises ValidationError for invalid ones.
-
-    That is how pydantic writes the value, with all defaults. Where a validator changes what it has made before, or
-    pydantic cannot write the value, it is the arguments as they came.
-    """
-    answer = model.model_validate_json(to_json(args))
-    try:
-        plain = _dump_answer(answer)
-        is_stable = _dump_answer(model.model_validate_json(to_json(plain))) == plain
-    except Exception:  # the author's validator expects the entity's arguments, not those that pydantic writes
-        return args
-    return plain if is_stable else args
-
-
-def _dump_answer(answer: BaseModel) -> dict[str, Any]:
-    return answer.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
@@ -477,19 +448,45 @@ def _render_type(shape: Any) -> str:
     return " | ".join(kind) if isinstance(kind, list) else str(kind)
 
 
+BindArguments = Callable[[Gate, "type[BaseModel]", Mapping[str, Any]], BoundArguments | Refused]
+"""Returns arguments as the function of the gate accepts them, or a refusal."""
+
+_binders: list[BindArguments] = []
+
+
+def provide_binder(bind: BindArguments) -> None:
+    """Register the function that checks arguments with a model; `argument_model.py`, which makes models, has it."""
+    _binders[:] = [bind]
+
+
 _standard: dict[str, Gate] = {}
+_modules: dict[str, str] = {}
+"""The module of each standard gate, which registers the gate when it is imported."""
 
 
 def provide(*gates: Gate) -> None:
-    """Register gates by name, so that `Circle(gates=["read"])` finds them; `circle/` registers its own."""
+    """Register gates by name, so that `Circle(gates=["read"])` finds them."""
     _standard.update((gate.name, gate) for gate in gates)
+
+
+def provide_from(module: str, *names: str) -> None:
+    """Register the module that provides gates of these names. It is imported for the first circle that names one.
+
+    To make a gate takes time, because pydantic compiles the checks of its arguments; no circle has all of them.
+    """
+    _modules.update(dict.fromkeys(names, module))
+
+
+provide_from("cantrip_actors.terms.done_gate", own_gate_names.DONE)
+provide_from("cantrip_actors.terms.own_gates", *own_gate_names.OF_RUNTIME)
 
 
 def standard(name: str) -> Gate:
     """Return the gate registered as `name`. Raises InvalidCantrip with the nearest known name."""
     name = ALIASES.get(name, name) if isinstance(name, str) else name
-    if not isinstance(name, str) or name not in _standard:
-        raise InvalidCantrip(
-            f'unknown gate "{name}": {suggest_nearest(name, _standard)}; a function of yours is passed itself'
-        )
+    if not isinstance(name, str) or name not in {**_standard, **_modules}:
+        hint = suggest_nearest(name, {**_standard, **_modules})
+        raise InvalidCantrip(f'unknown gate "{name}": {hint}; a function of yours is passed itself')
+    if name not in _standard:
+        import_module(_modules[name])
     return _standard[name]

@@ -5,17 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, Unpack, overload
-
-from pydantic import BaseModel, ConfigDict, PydanticUserError, create_model
 
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate, GateSettings, check_name, complete_settings
-from cantrip_actors.terms.identity import build_parameters_identity
-from cantrip_actors.terms.json_schema import strip_titles
 from cantrip_actors.terms.wrapper import Fence, GateCall
 
 T = TypeVar("T")
@@ -77,6 +72,9 @@ def gate(
     def make(function: Callable[..., Any]) -> Gate:
         inner = _unwrap_partials(function)
         own_name = check_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
+        from cantrip_actors.terms.argument_model import make_model  # with pydantic, which takes as long as the rest
+        from cantrip_actors.terms.identity import build_parameters_identity
+
         injected, required_injected, fields, open_, site = _split(function, own_name)
         model, schema = make_model(own_name, fields, open_=open_)
         called_here = Gate(
@@ -94,23 +92,6 @@ def gate(
         return called_here.defer(expires) if deferred else called_here
 
     return make if function is None else make(function)
-
-
-def make_model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[BaseModel], dict[str, Any]]:
-    """Return the model of a gate's arguments, and its JSON Schema."""
-    config = ConfigDict(extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
-    try:
-        with warnings.catch_warnings():
-            # a parameter called `json` or `copy` hides a method that is not called here; a default that is not JSON is
-            # left out of the schema
-            warnings.simplefilter("ignore")
-            model = create_model(f"{name}Arguments", __config__=config, **fields)
-            schema = strip_titles(model.model_json_schema())
-    except (PydanticUserError, NameError, TypeError) as error:
-        raise InvalidCantrip(f"gate {name}: no JSON Schema can be made of its annotations: {error}") from error
-    schema.pop("title", None)
-    schema.setdefault("properties", {})
-    return model, schema
 
 
 def _split(
@@ -151,10 +132,6 @@ def _split(
             injected.append(parameter.name)
             if parameter.default is parameter.empty:
                 required_injected.append(parameter.name)
-        elif parameter.name.startswith("_") or (
-            parameter.name.startswith("model_") and hasattr(BaseModel, parameter.name)
-        ):  # pydantic cannot have a field of that name
-            raise InvalidCantrip(f"gate {name}: a parameter cannot be called {parameter.name}; rename it")
         else:
             fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
     return tuple(injected), tuple(required_injected), fields, open_, tuple(site)

@@ -1,6 +1,6 @@
-"""The gate by which a person decides about MCP calls that a provider makes itself.
+"""A person decides about MCP calls that a provider makes itself: the rules of the gate `mcp_approval`.
 
-OpenAI returns an `mcp_approval_request` for such a call and waits. The decoder makes it a call of `MCP_APPROVAL`, whose
+OpenAI returns an `mcp_approval_request` for such a call and waits. The decoder makes it a call of `mcp_approval`, whose
 arguments are the server, its tool and the tool's arguments. So it is recorded, shown, decided and resumed as every call
 with `ask_first`, and the next query takes the decision to the provider. The crystal is not offered the gate.
 """
@@ -8,33 +8,12 @@ with `ask_first`, and the next query takes the decision to the provider. The cry
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
-
-from cantrip_actors.terms.gate import Gate
-from cantrip_actors.terms.gate_function import gate
-from cantrip_actors.terms.wrapper import AskFirst, Wrapper
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cantrip_actors.terms.call import Call
     from cantrip_actors.terms.cantrip import Cantrip
-
-APPROVED: Final = "approved"
-"""The result of an approved call. Each other result, also that of a call that did not run, is a denial."""
-
-
-@gate(name="mcp_approval", idempotent=True)
-async def _approve(server: str, tool: str, arguments: Any) -> str:  # noqa: ARG001  # a person sees them
-    """Ask a person whether the provider may call a tool of an MCP server."""
-    return APPROVED
-
-
-def _explain(args: Mapping[str, Any]) -> str:
-    """Return why a person is asked. A decision that is remembered is one about the same tool of the same server."""
-    return f"the provider calls {args.get('tool')} of the MCP server {args.get('server')}"
-
-
-MCP_APPROVAL: Final = replace(_approve, wrappers=(Wrapper("ask_first", ask=AskFirst(_explain)),))
+    from cantrip_actors.terms.gate import Gate
 
 
 def list_callable_gates(cantrip: Cantrip) -> Mapping[str, Gate]:
@@ -42,7 +21,11 @@ def list_callable_gates(cantrip: Cantrip) -> Mapping[str, Gate]:
     approvals, `mcp_approval`.
     """
     gates = cantrip.circle.open_gates
-    return {MCP_APPROVAL.name: MCP_APPROVAL, **gates} if _has_approvals(cantrip.call) else gates
+    if not _has_approvals(cantrip.call):
+        return gates
+    from cantrip_actors.terms.mcp_approval_gate import MCP_APPROVAL
+
+    return {MCP_APPROVAL.name: MCP_APPROVAL, **gates}
 
 
 def _has_approvals(call: Call) -> bool:

@@ -11,18 +11,14 @@ the crystal sent it (`restore_call`). Everything in between sees one call of tha
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, Final
-
-from pydantic import Field
+from typing import Any, Final
 
 from cantrip_actors.terms.exact_json import read_arguments
 from cantrip_actors.terms.gate import Gate
-from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.gate_search import GateIndex
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition, as_text
+from cantrip_actors.terms.own_gate_names import USE_GATE
 
 PAGE: Final = 8
 """Definitions in one observation."""
@@ -31,30 +27,6 @@ LONGEST_PAGE: Final = 16_000
 """Characters of the definitions in one observation. A longer definition is alone on its page."""
 
 LONGEST_QUERY: Final = 400
-SERVERS: Final = 20
-"""Servers that the description of `find_gates` names."""
-
-
-@gate(idempotent=True, read_only=True, blocking=True)
-def find_gates(
-    query: Annotated[str, Field(description="the gate's name, or words for what it does; empty: all gates")] = "",
-    page: Annotated[int, Field(ge=1, description="which page of the results")] = 1,
-) -> dict[str, Any]:
-    """Find gates that are not shown to you. Returns definitions, the best matches first."""
-    return GateCatalogue(()).find(query, page)
-
-
-@gate(idempotent=True, read_only=True, blocking=False)
-def use_gate(
-    name: Annotated[str, Field(min_length=1, description="the name of the gate")],
-    args: Annotated[dict[str, Any], Field(default_factory=dict, description="its arguments")],
-) -> Any:
-    """Call a gate that find_gates returned. The result is that of the gate."""
-    raise ValueError(f"expected name and args alone, got {name} with {sorted(args)}")
-
-
-FIND_GATES: Final = find_gates
-USE_GATE: Final = use_gate
 
 
 class GateCatalogue:
@@ -106,25 +78,9 @@ def _split_pages(definitions: Iterable[ToolDefinition]) -> list[list[dict[str, A
     return pages
 
 
-def is_own_gate(candidate: Gate | None, own: Gate) -> bool:
-    """Return whether a gate is `FIND_GATES` or `USE_GATE`, and not a gate of the user with this name."""
-    return candidate is not None and candidate.model is own.model
-
-
-def bind_catalogue(finder: Gate, gates: Sequence[Gate], *, in_programs: bool) -> Gate:
-    """Return a `find_gates` that searches these gates; its description counts them by their servers."""
-    counts = Counter(gate.server.name if gate.server is not None else "" for gate in gates)
-    named = [f"{name} ({count})" for name, count in counts.most_common(SERVERS) if name]
-    servers = f", among them those of {', '.join(named)}" if named else ""
-    count = f"There {'is' if len(gates) == 1 else 'are'} {len(gates)}{servers}."
-    how = "Your programs can call each at once." if in_programs else "Call one with use_gate."
-    description = f"{FIND_GATES.description} {count} {how}"
-    return replace(finder, description=description, function=GateCatalogue(gates).find)
-
-
 def resolve_call(call: ToolCall) -> ToolCall:
     """Return the call of the gate that a call of `use_gate` names; the call itself if its arguments name no gate."""
-    while call.gate == USE_GATE.name and (inner := _read_inner(call)) is not None:
+    while call.gate == USE_GATE and (inner := _read_inner(call)) is not None:
         call = inner
     return call
 
@@ -146,4 +102,4 @@ def restore_call(call: ToolCall) -> ToolCall:
     if not call.by_name:
         return call
     args = call.raw if call.args is None else call.args
-    return ToolCall(call.id, USE_GATE.name, {"name": call.gate, "args": args})
+    return ToolCall(call.id, USE_GATE, {"name": call.gate, "args": args})

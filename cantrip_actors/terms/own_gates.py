@@ -1,12 +1,11 @@
-"""The gates without a function: the loop's, and the runtime's (SPEC 4.4, 5.1).
+"""The gates without a function, apart from `done`: those that the runtime carries out (SPEC 4.4, 5.1).
 
-`done` is the loop's own: its argument is the answer (CIRCLE-8). `call_agent` and `call_agent_batch` are the runtime's,
-because only it can cast a child. So are `post` and `ask`, which reach the entities whose names or ids match the
-patterns of `post.with_(to=["archive", "reviewer-*"])` (by default, no entity), and `wake_me`, which sets a timer of the
-entity; `wake_me.with_(zone="Europe/Oslo")` sets the zone of local times. A person answers a `question`;
-`question.with_(expires=3600)` returns an error observation if there is no answer after an hour. `person` is the gate
-of a circle with medium="person": the text of an utterance without calls is a call of it. `recall` reads the
-entity's own log: the part of a result that queries do not show. `compact` folds the context.
+`call_agent` and `call_agent_batch` are the runtime's, because only it can cast a child. So are `post` and `ask`, which
+reach the entities whose names or ids match the patterns of `post.with_(to=["archive", "reviewer-*"])` (by default, no
+entity), and `wake_me`, which sets a timer of the entity; `wake_me.with_(zone="Europe/Oslo")` sets the zone of local
+times. A person answers a `question`; `question.with_(expires=3600)` returns an error observation if there is no answer
+after an hour. `person` is the gate of a circle with medium="person": the text of an utterance without calls is a call
+of it. `recall` reads the entity's own log: the part of a result that queries do not show. `compact` folds the context.
 
 `BACKGROUND` are the gates of a circle whose children may work in the background: `call_agent` and `call_agent_batch`
 with `wait=False`, and the gates by which an entity deals with such children.
@@ -15,21 +14,16 @@ with `wait=False`, and the gates by which an entity deals with such children.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, Field
 
-from cantrip_actors.terms.gate import Gate, GateKind, provide
-from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, strip_titles
-from cantrip_actors.terms.risk import Risk
+from cantrip_actors.terms import own_gate_names as names
+from cantrip_actors.terms.argument_model import GateArguments
+from cantrip_actors.terms.done_gate import make_own_gate
+from cantrip_actors.terms.gate import provide
+from cantrip_actors.terms.json_schema import find_excess, find_schema_fault
 from cantrip_actors.terms.ward import LEAST_MEMORY
-
-P = TypeVar("P")
-
-
-class _GateArguments(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -40,7 +34,7 @@ def _check_answer_schema(schema: dict[str, Any] | None) -> dict[str, Any] | None
     return schema
 
 
-class AgentRequest(_GateArguments):
+class AgentRequest(GateArguments):
     """The request of `call_agent`: a child on a derived intent (SPEC 5.1). Fields that are left out have the parent's
     values.
     """
@@ -69,7 +63,7 @@ class AgentRequest(_GateArguments):
     )
 
 
-class _Batch(_GateArguments):
+class _Batch(GateArguments):
     intents: tuple[AgentRequest | str, ...] = Field(
         min_length=1,
         validation_alias=AliasChoices("intents", "requests"),
@@ -77,7 +71,7 @@ class _Batch(_GateArguments):
     )
 
 
-class _BackgroundOptions(_GateArguments):
+class _BackgroundOptions(GateArguments):
     wait: bool = Field(
         default=True,
         description="false: return the child's id at once; it works in the background, and its answer comes as a "
@@ -96,11 +90,11 @@ class _BackgroundBatch(_BackgroundOptions, _Batch):
     pass
 
 
-class _Children(_GateArguments):
+class _Children(GateArguments):
     pass
 
 
-class _OneChild(_GateArguments):
+class _OneChild(GateArguments):
     child: str = Field(min_length=1, description="the id of the child")
 
 
@@ -112,16 +106,12 @@ class _ChildEnd(_OneChild):
     why: str = Field(default="its parent does not need it any more", min_length=1, description="the reason")
 
 
-class _ChildWait(_GateArguments):
+class _ChildWait(GateArguments):
     children: tuple[str, ...] | None = Field(default=None, min_length=1, description="their ids; left out: all")
     first: bool = Field(default=False, description="whether to return as soon as one of them has ended")
 
 
-class _Done(_GateArguments):
-    answer: Any = Field(description="the answer, or the result of the task")
-
-
-class _Message(_GateArguments):
+class _Message(GateArguments):
     to: str = Field(min_length=1, description="the name of the entity, or its id")
     message: str = Field(min_length=1, description="what it is told")
 
@@ -129,18 +119,18 @@ class _Message(_GateArguments):
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # the argument `schema` hides a deprecated method
 
-    class _Question(_GateArguments):
+    class _Question(GateArguments):
         text: str = Field(min_length=1, description="what the person is asked")
         schema: Annotated[dict[str, Any] | None, AfterValidator(_check_answer_schema)] = Field(  # type: ignore[assignment]
             default=None, description="a JSON Schema that the answer fits; left out: the answer is a text"
         )
 
 
-class _Utterance(_GateArguments):
+class _Utterance(GateArguments):
     text: str = Field(min_length=1, description="the text that the person reads")
 
 
-class _WakeMe(_GateArguments):
+class _WakeMe(GateArguments):
     why: str = Field(min_length=1, description="what to do then: it is given to you as an intent")
     at: str | None = Field(None, description="the time, ISO 8601; without an offset it is local time")
     in_seconds: float | None = Field(
@@ -148,11 +138,11 @@ class _WakeMe(_GateArguments):
     )
 
 
-class _Compact(_GateArguments):
+class _Compact(GateArguments):
     instructions: str | None = Field(default=None, min_length=1, description="what a summary of them has to keep")
 
 
-class _Recall(_GateArguments):
+class _Recall(GateArguments):
     call: str = Field(min_length=1, description="the id of the call")
     begin: int = Field(default=0, ge=0, alias="from", description="the first character, counted from 0")
     end: int | None = Field(
@@ -160,131 +150,111 @@ class _Recall(_GateArguments):
     )
 
 
-def _own(
-    name: str,
-    description: str,
-    kind: GateKind,
-    model: type[BaseModel],
-    injected: tuple[str, ...] = (),
-    risks: Iterable[Risk] = (),
-) -> Gate:
-    schema = strip_titles(model.model_json_schema())
-    schema.pop("description", None)
-    return Gate(
-        name=name,
-        description=description,
-        parameters=schema,
-        kind=kind,
-        model=model,
-        injected=injected,
-        risks=frozenset(risks),
-    )
-
-
-DONE = _own("done", "Finish: the task is complete and this is its result.", "done", _Done)
-CALL_AGENT = _own(
-    "call_agent",
+CALL_AGENT = make_own_gate(
+    names.CALL_AGENT,
     "Have a child entity achieve an intent; waits for it and returns its answer.",
     "delegate",
     AgentRequest,
 )
-CALL_AGENT_BATCH = _own(
-    "call_agent_batch", "Have several child entities work at once; returns their answers in order.", "delegate", _Batch
+CALL_AGENT_BATCH = make_own_gate(
+    names.CALL_AGENT_BATCH,
+    "Have several child entities work at once; returns their answers in order.",
+    "delegate",
+    _Batch,
 )
-POST = _own(
-    "post",
+POST = make_own_gate(
+    names.POST,
     "Send a message to another entity, which takes it as an intent; returns at once.",
     "message",
     _Message,
     ("to",),
     ("way_out",),
 )
-ASK = _own(
-    "ask",
+ASK = make_own_gate(
+    names.ASK,
     "Send a message to another entity, wait until it has dealt with it, and return its answer.",
     "message",
     _Message,
     ("to",),
     ("way_out", "untrusted_content"),
 )
-QUESTION = _own(
-    "question",
+QUESTION = make_own_gate(
+    names.QUESTION,
     "Ask a person, wait for the answer, and return it.",
     "question",
     _Question,
     ("expires", "unattended"),
 )
-PERSON = _own(
-    "person",
+PERSON = make_own_gate(
+    names.PERSON,
     "Show a person a text, wait for the reply, and return it.",
     "person",
     _Utterance,
     ("expires", "unattended", "to"),
 )
 """The gate that the text of an utterance calls, in a circle with medium="person"; the crystal is not offered it."""
-WAKE_ME = _own(
-    "wake_me",
+WAKE_ME = make_own_gate(
+    names.WAKE_ME,
     "Ask to be woken at a time, once: you are then given a new intent. Returns at once.",
     "message",
     _WakeMe,
     ("zone",),
 )
-COMPACT = _own("compact", "Fold your older turns out of your context, before you go on.", "message", _Compact, risks=())
-RECALL = _own(
-    "recall",
+COMPACT = make_own_gate(
+    names.COMPACT, "Fold your older turns out of your context, before you go on.", "message", _Compact, risks=()
+)
+RECALL = make_own_gate(
+    names.RECALL,
     "Read a part of an earlier result that was not shown whole, or is no longer shown: its characters from `from` to "
     "`to`.",
     "message",
     _Recall,
 )
-BACKGROUND_AGENT = _own(
-    CALL_AGENT.name,
+BACKGROUND_AGENT = make_own_gate(
+    names.CALL_AGENT,
     "Have a child entity achieve an intent. Waits for it and returns its answer; with wait=false its id, at once.",
     "delegate",
     _BackgroundRequest,
 )
-BACKGROUND_BATCH = _own(
-    CALL_AGENT_BATCH.name,
+BACKGROUND_BATCH = make_own_gate(
+    names.CALL_AGENT_BATCH,
     "Have several child entities work at once. Returns their answers in order; with wait=false their ids, at once.",
     "delegate",
     _BackgroundBatch,
 )
-LIST_CHILDREN = _own("list_children", "List your children that work in the background.", "message", _Children)
-MESSAGE_CHILD = _own(
-    "message_child",
+LIST_CHILDREN = make_own_gate(
+    names.LIST_CHILDREN, "List your children that work in the background.", "message", _Children
+)
+MESSAGE_CHILD = make_own_gate(
+    names.MESSAGE_CHILD,
     "Send a message to a child that works in the background; returns at once.",
     "message",
     _ChildMessage,
 )
-INTERRUPT_CHILD = _own(
-    "interrupt_child",
+INTERRUPT_CHILD = make_own_gate(
+    names.INTERRUPT_CHILD,
     "End a child that works in the background after its present step; what it did so far comes as its answer.",
     "message",
     _ChildEnd,
 )
-CANCEL_CHILD = _own("cancel_child", "End a child that works in the background at once.", "message", _ChildEnd)
-WAIT_FOR_CHILDREN = _own(
-    "wait_for_children",
+CANCEL_CHILD = make_own_gate(
+    names.CANCEL_CHILD, "End a child that works in the background at once.", "message", _ChildEnd
+)
+WAIT_FOR_CHILDREN = make_own_gate(
+    names.WAIT_FOR_CHILDREN,
     "Wait until children that work in the background have ended, and return their answers by their ids. Call it before "
     "done: children that still work then are ended.",
     "message",
     _ChildWait,
 )
-DELEGATION = frozenset((CALL_AGENT.name, CALL_AGENT_BATCH.name))
-OF_CHILDREN = (LIST_CHILDREN, MESSAGE_CHILD, INTERRUPT_CHILD, CANCEL_CHILD, WAIT_FOR_CHILDREN)
-"""The gates by which an entity deals with children that work in the background."""
-BACKGROUND = (BACKGROUND_AGENT, BACKGROUND_BATCH, *OF_CHILDREN)
-_NEED_CHILDREN = frozenset(gate.name for gate in OF_CHILDREN)
+BACKGROUND = (
+    BACKGROUND_AGENT,
+    BACKGROUND_BATCH,
+    LIST_CHILDREN,
+    MESSAGE_CHILD,
+    INTERRUPT_CHILD,
+    CANCEL_CHILD,
+    WAIT_FOR_CHILDREN,
+)
 
-
-def expand_set(part: P) -> tuple[P | Gate, ...]:
-    """Return the gates of the set `background`; any other part of a circle is returned as it is."""
-    return BACKGROUND if isinstance(part, str) and part == "background" else (part,)
-
-
-def needs_children(gate: Gate) -> bool:
-    """Return whether a gate is useful only to an entity that may have children (COMP-6)."""
-    return gate.name in DELEGATION or (gate.kind == "message" and gate.name in _NEED_CHILDREN)
-
-
-provide(DONE, CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION, PERSON, COMPACT, RECALL, *OF_CHILDREN)
+provide(CALL_AGENT, CALL_AGENT_BATCH, POST, ASK, WAKE_ME, QUESTION, PERSON, COMPACT, RECALL, *BACKGROUND[2:])

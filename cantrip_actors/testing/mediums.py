@@ -29,8 +29,8 @@ from cantrip_actors.circle.medium import (
     Suspended,
     validate_medium,
 )
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.messages import as_text
-from cantrip_actors.terms.own_gates import DONE
 from cantrip_actors.user_code.threads import run_in_thread
 from cantrip_actors.wards import max_turns
 

@@ -38,8 +38,9 @@ from cantrip_actors.circle.medium import (
     Stepped,
     Suspended,
 )
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.gate_function import gate
-from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
+from cantrip_actors.terms.own_gates import CALL_AGENT
 
 ROOT = Path(__file__).parent.parent.parent
 SHORT = ProgramLimits(seconds=0.3, output=1_000, gate_calls=20)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from cantrip_actors.circle.gate_call import LONGEST, GateError, run_gate
 from cantrip_actors.records.records import Observation
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.gate import BoundArguments, Gate
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.messages import ToolCall
-from cantrip_actors.terms.own_gates import DONE
 
 
 async def call(one: Gate, **args: Any) -> Observation:

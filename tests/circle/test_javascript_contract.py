@@ -14,10 +14,11 @@ import anyio
 import pytest
 
 from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, ProgramLimits, Raised, Suspended, medium
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import gate
-from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE
+from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH
 from tests.circle.javascript_language import JAVASCRIPT
 from tests.circle.medium_contract import MediumContract
 
@@ -597,7 +598,7 @@ def test_a_process_that_exits_during_turns_exits_without_errors():
     code = """if True:
         import threading, time
         from cantrip_actors.circle.medium import ProgramLimits, medium
-        from cantrip_actors.terms.own_gates import DONE
+        from cantrip_actors.terms.done_gate import DONE
         import cantrip_actors.circle
         boxes = [medium("javascript").open([DONE.definition], ProgramLimits(seconds=60)) for _ in range(4)]
         for box in boxes[:2]: box.begin("done(1)")

@@ -4,8 +4,9 @@ import pytest
 
 from cantrip_actors.circle.javascript.errors import describe
 from cantrip_actors.circle.medium import Finished, ProgramLimits, Suspended, medium
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.gate_function import gate
-from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
+from cantrip_actors.terms.own_gates import CALL_AGENT
 from tests.circle.mistakes import error
 
 

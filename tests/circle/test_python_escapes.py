@@ -31,7 +31,7 @@ from cantrip_actors.circle.medium import (
     Suspended,
     medium,
 )
-from cantrip_actors.terms.own_gates import DONE
+from cantrip_actors.terms.done_gate import DONE
 from conformance.cases import FastLoader
 from tests.circle.heart import LATE, Hearts
 from tests.circle.medium_contract import search

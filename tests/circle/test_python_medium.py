@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.circle import fetch, read, write
 from cantrip_actors.circle.medium import (
     Answer,
     Exceeded,
@@ -26,10 +25,12 @@ from cantrip_actors.circle.medium import (
 )
 from cantrip_actors.circle.python.gates import name_callables, render
 from cantrip_actors.circle.python.steps import KEEPING
+from cantrip_actors.gates import fetch, read, write
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ToolDefinition
-from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE
+from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH
 
 LIMITS = ProgramLimits(seconds=0.5, output=200, gate_calls=20)
 

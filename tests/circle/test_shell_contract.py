@@ -21,9 +21,10 @@ if sys.platform != "linux":
 from cantrip_actors.circle.medium import CLOSED, Answer, Exceeded, Finished, ProgramLimits, Raised, Suspended, medium
 from cantrip_actors.circle.shell import confine as shell_confine
 from cantrip_actors.circle.shell.source import COMMAND, TRAP, prepare
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate_function import gate
-from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE
+from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH
 from tests.circle.shell_jails import JAILS, confined_by, public_folder
 
 LIMITS = ProgramLimits(seconds=5, output=2000, gate_calls=20)

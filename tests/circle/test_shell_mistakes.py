@@ -16,8 +16,9 @@ if sys.platform != "linux":
 from cantrip_actors.circle.medium import Answer, Finished, ProgramLimits, Raised, Suspended
 from cantrip_actors.circle.shell.gates import find_hint, read_arguments
 from cantrip_actors.circle.shell.source import prepare
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.gate_function import gate
-from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
+from cantrip_actors.terms.own_gates import CALL_AGENT
 from tests.circle.shell_jails import JAILS, confined_by
 
 

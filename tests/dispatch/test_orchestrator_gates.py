@@ -1,6 +1,7 @@
 """Orchestrators: gates that hand dispatches out to workers, and what comes back."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -238,7 +239,7 @@ async def test_many_dispatches_leave_no_lease_and_no_file_but_their_logs(tmp_pat
         ids = [runtime.entity(one.id) for one in done]
         for entity in ids:
             await entity.stop()
-    with sqlite3.connect(tmp_path / "loom.db") as database:
+    with closing(sqlite3.connect(tmp_path / "loom.db")) as database, database:
         held = database.execute("select count(*) from leases").fetchone()
     assert held == (0,)
     assert {path.suffix for path in folder(tmp_path).iterdir()} == {".jsonl"}

@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+from contextlib import closing
 
 import pytest
 import structlog
@@ -108,7 +109,7 @@ def killed(tmp_path_factory):
         with SqliteStore(folder / "loom.db") as store:
             store.append([header("e", lasting=True), *turn("e", "t1", None)])
             store.replace_timer(None, schedule("first"))
-            with sqlite3.connect(folder / "loom.db") as other:
+            with closing(sqlite3.connect(folder / "loom.db")) as other, other:
                 other.execute("pragma wal_checkpoint(truncate)")
             store.append(run("f", "t2"))
             step(store)
@@ -354,7 +355,7 @@ def begin_anew(path, _):
 
 def fold_log(path, _):
     """Another program copies the log into the file and removes it."""
-    with sqlite3.connect(path) as other:
+    with closing(sqlite3.connect(path)) as other, other:
         other.execute("select * from records").fetchall()
     other.close()
     return path

@@ -3,6 +3,7 @@
 import sqlite3
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -213,7 +214,7 @@ def test_a_copy_has_the_same_listing(store: Store) -> None:
 def test_verify_finds_an_index_that_was_changed(tmp_path: Any, change: str, fault: str) -> None:
     with open_store(tmp_path / "loom.db") as store:
         store.append([header("e", cantrip_name="desk"), IntentGiven("e", "go", AT)])
-    with sqlite3.connect(tmp_path / "loom.db") as by_hand:
+    with closing(sqlite3.connect(tmp_path / "loom.db")) as by_hand, by_hand:
         by_hand.execute(change)
     by_hand.close()
     with open_store(tmp_path / "loom.db") as store:
@@ -240,7 +241,7 @@ def test_each_condition_has_an_index_in_the_order_of_the_listing(
     with open_store(tmp_path / "loom.db"):
         pass
     query, values = write_selection(selection, cursor)
-    with sqlite3.connect(tmp_path / "loom.db") as db:
+    with closing(sqlite3.connect(tmp_path / "loom.db")) as db, db:
         plan = [row[3] for row in db.execute(f"explain query plan {query}", (*values, 20))]
     db.close()
     assert " USING INDEX " in plan[0]

@@ -5,7 +5,7 @@ import re
 import sqlite3
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -53,7 +53,7 @@ def wal_size(path):
 
 def plain(path):
     """The file as SQLite's own shell opens it."""
-    return sqlite3.connect(path, isolation_level=None)
+    return closing(sqlite3.connect(path, isolation_level=None))
 
 
 # -------------------------------------------------------------------------------------------------------------- writing

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+from contextlib import closing
 
 import pytest
 from hypothesis import given
@@ -137,7 +138,7 @@ class Held:
             lines = change(lines, number)
             self.path.write_bytes(b"".join(line + b"\n" for line in (version, *lines)))
             return
-        with sqlite3.connect(self.path) as connection:
+        with closing(sqlite3.connect(self.path)) as connection, connection:
             rows = connection.execute("select seq, entity, turn, body from records order by seq").fetchall()
             by_line = {body.encode(): (entity, turn) for _, entity, turn, body in rows}
             lines = change([body.encode() for *_, body in rows], number)
@@ -230,7 +231,7 @@ def test_only_the_line_without_a_link_is_named(held):
 def test_tables_that_contradict_the_lines_are_found(tmp_path, statement, fault):
     with SqliteStore(tmp_path / "loom.db") as store:
         store.append(FAMILY)
-    with sqlite3.connect(tmp_path / "loom.db") as connection:
+    with closing(sqlite3.connect(tmp_path / "loom.db")) as connection, connection:
         connection.execute(statement)
     with open_store(tmp_path / "loom.db", read_only=True) as store:
         found = verify_loom(store)

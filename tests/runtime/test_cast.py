@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 
 import anyio
 import anyio.lowlevel
@@ -71,7 +72,7 @@ async def test_a_runtime_closed_right_after_many_casts_answers_each_caller_and_r
             for n in range(count):
                 tasks.start_soon(runtime.cast, spell, f"task {n}")
     assert [log for log in logs if log["event"] == "dead letter"] == []
-    with sqlite3.connect(tmp_path / "loom.db") as loom:
+    with closing(sqlite3.connect(tmp_path / "loom.db")) as loom, loom:
         assert loom.execute("select count(*) from leases").fetchone() == (0,)
 
 

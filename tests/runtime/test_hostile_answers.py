@@ -29,8 +29,8 @@ from cantrip_actors import (
     Usage,
 )
 from cantrip_actors.gates import background, skills
-from cantrip_actors.terms.gate import _standard as registered
-from cantrip_actors.terms.on_demand import FIND_GATES, USE_GATE
+from cantrip_actors.terms.gate import _modules, standard
+from cantrip_actors.terms.on_demand_gates import find_gates, use_gate
 from cantrip_actors.wards import max_depth, max_turns
 from supervisors.testing import virtual
 from tests.runtime.spells import done
@@ -41,7 +41,8 @@ pytestmark = [
 ]
 
 SKILL = skills(Path(__file__).parent / "skills")
-ON_DEMAND = [FIND_GATES, USE_GATE]
+ON_DEMAND = [find_gates, use_gate]
+registered = {name: standard(name) for name in _modules}
 KNOWN = {**registered, **{gate.name: gate for gate in (*background, SKILL, *ON_DEMAND)}}
 SCHEMAS = {name: gate.parameters for name, gate in KNOWN.items()}
 GATES = sorted(SCHEMAS.keys() - {"fetch", "person"})

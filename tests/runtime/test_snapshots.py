@@ -4,7 +4,7 @@ import signal
 import subprocess
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -307,7 +307,7 @@ class TestUnusableSnapshots:
         def forge(path: Path, image: Blob) -> None:
             import sqlite3
 
-            with sqlite3.connect(path) as other:
+            with closing(sqlite3.connect(path)) as other, other:
                 seal = image.seal_again(b"a key that I made up").seal
                 other.execute("update blobs set seal = ? where digest = ?", (seal, image.digest))
 

@@ -9,10 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import Injected, gate
-from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
+from cantrip_actors.terms.own_gates import CALL_AGENT
 from cantrip_actors.terms.ward import (
     Ward,
     Wards,

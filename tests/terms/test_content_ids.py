@@ -58,7 +58,7 @@ def test_a_content_id_does_not_depend_on_the_schemas_of_pydantic(monkeypatch: py
 
     before = made(plain), made(other)
     other_schema = {"type": "object", "x-pydantic": 3}
-    monkeypatch.setattr("cantrip_actors.terms.gate_function.strip_titles", lambda _: other_schema)
+    monkeypatch.setattr("cantrip_actors.terms.argument_model.strip_titles", lambda _: other_schema)
     assert (made(plain), made(other)) == before
 
 

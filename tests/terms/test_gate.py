@@ -16,11 +16,12 @@ from pydantic import BaseModel, Field, PlainSerializer
 
 from cantrip_actors.terms import gate as gates
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import BoundArguments, Gate, Refused, standard
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.messages import ToolCall
-from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, DONE, AgentRequest
+from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest
 
 
 def bound(one: Gate, **args: Any) -> dict[str, Any]:

@@ -4,8 +4,9 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle
 from cantrip_actors.gates import gate, standard
+from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.gate import Gate
-from cantrip_actors.terms.own_gates import CALL_AGENT, DONE
+from cantrip_actors.terms.own_gates import CALL_AGENT
 from cantrip_actors.wards import max_turns
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cantrip_actors.terms.gate import provide
 from cantrip_actors.terms.gate_function import gate
 
 
@@ -9,3 +10,6 @@ from cantrip_actors.terms.gate_function import gate
 async def echo(text: str) -> str:
     """Give back the text."""
     return text
+
+
+provide(echo)

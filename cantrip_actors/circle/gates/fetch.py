@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
+from cantrip_actors.terms.gate import provide
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.image import Image
 
@@ -28,3 +29,6 @@ async def fetch(
     from cantrip_actors.circle.gates.fetch_request import request
 
     return await request(client, url, allow_private=allow_private, max_bytes=max_bytes, images=images, seconds=SECONDS)
+
+
+provide(fetch)

@@ -30,6 +30,7 @@ from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates import grep
 from cantrip_actors.circle.gates.confine import ConfinedPath, explain_refusal, place, read_mode
 from cantrip_actors.terms.file import LARGEST as LARGEST_IMAGE
+from cantrip_actors.terms.gate import provide
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import detect_media_type
@@ -385,3 +386,6 @@ class _Hunt:
 def _clip(line: str) -> str:
     line = line.removesuffix("\r")
     return line if len(line) <= LINE else f"{line[:LINE]}…"
+
+
+provide(list_files, read, search, write)

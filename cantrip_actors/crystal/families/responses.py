@@ -31,8 +31,8 @@ from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.exact_json import parse_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
-from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
 from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, find_named_gate
+from cantrip_actors.terms.own_gate_names import MCP_APPROVAL
 
 _WRAPPERS: Final = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
 """A tool that was not offered, in which some models wrap several calls."""
@@ -321,7 +321,7 @@ class ResponsesDecoder(Decoder):
         """Call the gate that asks a person. Arguments that are not an object are shown as their text."""
         text = str(raw.get("arguments") or "")
         args = parse_object(text)
-        slot.item = self.draft.call(MCP_APPROVAL.name, raw.get("id"))
+        slot.item = self.draft.call(MCP_APPROVAL, raw.get("id"))
         slot.item.arguments = {
             "server": str(raw.get("server_label") or ""),
             "tool": str(raw.get("name") or ""),

@@ -46,7 +46,7 @@ from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.languages import has_programs, read_medium
 from cantrip_actors.terms.messages import Message, ToolCall, as_text
-from cantrip_actors.terms.own_gates import CALL_AGENT
+from cantrip_actors.terms.own_gate_names import CALL_AGENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ class _Reader:
                     self._hear("context", text, record.at, record.entity_id, by=by)
             case Steered():
                 sender = record.sender or ""
-                text, gate = record.text, None if record.child is None else CALL_AGENT.name
+                text, gate = record.text, None if record.child is None else CALL_AGENT
                 self._hear("steer", text, record.at, record.entity_id, record.images, sender, record.pinned, gate)
             case Folded():
                 self._items.append(record)

@@ -1,14 +1,22 @@
-// Requests to the service. The session's cookie says who asks; each POST has a key, so that a repetition does nothing twice.
+// @ts-check
+// Requests to the service. The session's cookie says who asks; each POST has a key, so that a repetition does nothing
+// twice.
 
 export class Refused extends Error {
-  constructor(status, detail) { super(detail); this.status = status; }
+  constructor(status, detail) {
+    super(detail);
+    this.status = status;
+  }
 }
 
 export async function api(method, path, body, headers = {}) {
   const answer = await fetch(path.startsWith("/") ? path : `/api/v1/${path}`, {
     method,
-    headers: { ...headers, ...(method === "POST" ? { "idempotency-key": crypto.randomUUID?.() ?? String(Math.random()) } : {}),
-      ...(body ? { "content-type": "application/json" } : {}) },
+    headers: {
+      ...headers,
+      ...(method === "POST" ? { "idempotency-key": crypto.randomUUID?.() ?? String(Math.random()) } : {}),
+      ...(body ? { "content-type": "application/json" } : {}),
+    },
     body: body && JSON.stringify(body),
   });
   const value = answer.status === 204 ? null : await answer.json().catch(() => null);

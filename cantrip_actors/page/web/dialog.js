@@ -1,25 +1,72 @@
+// @ts-check
 // Dialogs: a heading, fields, and an action that closes the dialog once it is done.
 
 import { $, button, h, setText } from "./dom.js";
 
+/**
+ * @param {{ heading: string, text?: string, inside?: any[], fields?: any[], action?: string, tone?: string,
+ *   work?: (values: any) => any }} settings
+ */
 export function ask({ heading, text, inside = [], fields = [], action, tone = "main", work }) {
   const dialog = $("dialog");
   const error = h("p", { class: "error", role: "alert", hidden: true });
   const inputs = Object.fromEntries(fields.map((one) => [one.name, one.node]));
-  const form = h("form", { onsubmit: async (event) => {
-    event.preventDefault();
-    try { await work?.(Object.fromEntries(Object.entries(inputs).map(([name, node]) => [name, node.type === "checkbox" ? node.checked : node.type === "file" ? [...node.files] : node.value]))); dialog.close(); }
-    catch (problem) { error.hidden = false; setText(error, problem.message); }
-  } }, h("h2", { id: "dialog-title" }, heading), text ? h("p", null, text) : "", inside.length ? h("div", { class: "calls" }, inside) : "",
-    fields.map((one) => h("label", { class: one.node.type === "checkbox" ? "tick" : "field" }, one.node.type === "checkbox" ? [one.node, one.label] : [one.label, one.node])), error,
-    h("div", { class: "row2" }, action ? h("button", { class: tone }, action) : "", button({ onclick: () => dialog.close() }, action ? "Cancel" : "Close")));
-  for (const node of Object.values(inputs)) if (node.tagName === "TEXTAREA") node.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); form.requestSubmit(); }
-  });
+  const form = h(
+    "form",
+    {
+      onsubmit: async (event) => {
+        event.preventDefault();
+        try {
+          await work?.(
+            Object.fromEntries(
+              Object.entries(inputs).map(([name, node]) => [
+                name,
+                node.type === "checkbox" ? node.checked : node.type === "file" ? [...node.files] : node.value,
+              ]),
+            ),
+          );
+          dialog.close();
+        } catch (problem) {
+          error.hidden = false;
+          setText(error, problem.message);
+        }
+      },
+    },
+    h("h2", { id: "dialog-title" }, heading),
+    text ? h("p", null, text) : "",
+    inside.length ? h("div", { class: "calls" }, inside) : "",
+    fields.map((one) =>
+      h(
+        "label",
+        { class: one.node.type === "checkbox" ? "tick" : "field" },
+        one.node.type === "checkbox" ? [one.node, one.label] : [one.label, one.node],
+      ),
+    ),
+    error,
+    h(
+      "div",
+      { class: "row2" },
+      action ? h("button", { class: tone }, action) : "",
+      button({ onclick: () => dialog.close() }, action ? "Cancel" : "Close"),
+    ),
+  );
+  for (const node of Object.values(inputs))
+    if (node.tagName === "TEXTAREA")
+      node.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+          event.preventDefault();
+          form.requestSubmit();
+        }
+      });
   dialog.replaceChildren(form);
   dialog.showModal();
   (fields[0]?.node ?? form.querySelector(`.row2 button:${tone === "danger" ? "last" : "first"}-child`)).focus();
   return form;
 }
-export const area = (hint, value = "") => { const node = h("textarea", { rows: "3", placeholder: hint }); node.value = value; return node; };
-export const field = (hint) => h("input", { type: "text", placeholder: hint, autocomplete: "off", spellcheck: "false" });
+export const area = (hint, value = "") => {
+  const node = h("textarea", { rows: "3", placeholder: hint });
+  node.value = value;
+  return node;
+};
+export const field = (hint) =>
+  h("input", { type: "text", placeholder: hint, autocomplete: "off", spellcheck: "false" });

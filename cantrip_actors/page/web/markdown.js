@@ -1,5 +1,6 @@
-// Markdown as nodes. markdown-it reads it into tokens, and never writes markup: each token becomes a node of a fixed list, and all
-// else is text. Definitions of links are not read, since they would hide what they say.
+// @ts-check
+// Markdown as nodes. markdown-it reads it into tokens, and never writes markup: each token becomes a node of a fixed
+// list, and all else is text. Definitions of links are not read, since they would hide what they say.
 
 import "./vendor/markdown-it.js";
 import { code, cut, h, plain, write } from "./dom.js";
@@ -10,18 +11,44 @@ const LONGEST = 40000; // characters: some texts take a time that grows with the
 const parser = globalThis.markdownit({ html: false, linkify: true, maxNesting: DEEPEST }).disable("reference");
 parser.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
 
-const TAGS = new Set(["blockquote", "em", "li", "ol", "p", "s", "strong", "table", "tbody", "td", "th", "thead", "tr", "ul"]);
+const TAGS = new Set([
+  "blockquote",
+  "em",
+  "li",
+  "ol",
+  "p",
+  "s",
+  "strong",
+  "table",
+  "tbody",
+  "td",
+  "th",
+  "thead",
+  "tr",
+  "ul",
+]);
 
 const webAddress = (text) => {
   let url;
-  try { url = new URL(text); } catch { return null; }
+  try {
+    url = new URL(text);
+  } catch {
+    return null;
+  }
   return url.protocol === "http:" || url.protocol === "https:" ? url : null;
 };
 // A link shows its host, unless its text is its address; any other scheme stays text.
 const link = (token, isBare) => {
-  const address = token.attrGet("href"), url = webAddress(address);
+  const address = token.attrGet("href"),
+    url = webAddress(address);
   if (!url) return h("span", { title: plain(address) });
-  return h("a", { href: url.href, rel: "noopener noreferrer nofollow", target: "_blank", title: plain(token.attrGet("title") ?? "") || null, "data-host": isBare ? null : url.host });
+  return h("a", {
+    href: url.href,
+    rel: "noopener noreferrer nofollow",
+    target: "_blank",
+    title: plain(token.attrGet("title") ?? "") || null,
+    "data-host": isBare ? null : url.host,
+  });
 };
 const endLink = (node) => {
   if (node.localName === "span") node.append(h("span", { class: "host" }, ` ${node.title}`));
@@ -44,7 +71,11 @@ const build = (root, tokens) => {
     const into = stack.at(-1);
     if (token.nesting === 1) {
       const node = token.hidden ? h("span") : open(token); // a tight list has no paragraphs
-      into.append(token.tag === "table" ? h("div", { class: "tablebox", tabindex: "0", role: "group", "aria-label": "Table" }, node) : node);
+      into.append(
+        token.tag === "table"
+          ? h("div", { class: "tablebox", tabindex: "0", role: "group", "aria-label": "Table" }, node)
+          : node,
+      );
       stack.push(node);
     } else if (token.nesting === -1) {
       const node = stack.pop();
@@ -52,7 +83,8 @@ const build = (root, tokens) => {
     } else if (token.type === "inline") build(into, token.children);
     else if (token.type === "softbreak" || token.type === "hardbreak") into.append("\n");
     else if (token.type === "code_inline") into.append(write(h("code"), token.content));
-    else if (token.type === "fence" || token.type === "code_block") into.append(...code(token.content.replace(/\n$/, "")));
+    else if (token.type === "fence" || token.type === "code_block")
+      into.append(...code(token.content.replace(/\n$/, "")));
     else if (token.type === "hr") into.append(h("hr"));
     else if (token.type === "image") write(into, `${token.content || "image"} (${token.attrGet("src")})`);
     else write(into, token.content);

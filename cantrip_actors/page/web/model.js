@@ -1,4 +1,6 @@
-// What is known of entities, requests and actors: the fold of snapshots and events. No node of the page is touched here.
+// @ts-check
+// What is known of entities, requests and actors: the fold of snapshots and events. No node of the page is touched
+// here.
 // Who shows something subscribes to `changed`, which is called once for each animation frame, however much has come.
 
 import { plain } from "./dom.js";
@@ -28,8 +30,8 @@ export class Model {
   costToday = 0;
   heard = 0; // events so far: an answer to a request sent before an event does not undo the event
   #ticks = 0;
-  onStory = () => {};
-  onRequest = () => {};
+  onStory = (_id, _event) => {};
+  onRequest = (_request) => {};
   changed = [];
   #frame = 0;
 
@@ -44,11 +46,14 @@ export class Model {
   }
   tick() {
     const isMinute = ++this.#ticks % MINUTE === 0;
-    for (const rate of [this.turnRate, this.tokenRate, ...(isMinute ? [this.restartRate] : [])]) { rate.shift(); rate.push(0); }
+    for (const rate of [this.turnRate, this.tokenRate, ...(isMinute ? [this.restartRate] : [])]) {
+      rate.shift();
+      rate.push(0);
+    }
     this.touch();
   }
 
-  // ------------------------------------------------------------------------------------------------------------ entities
+  // ---------------------------------------------------------------------------------------------------------- entities
 
   add(shape, since = Infinity) {
     const known = this.entities.get(shape.id);
@@ -58,8 +63,14 @@ export class Model {
     entity.at ??= Date.parse(entity.began);
     entity.gates = new Set(shape.gates ?? entity.gates);
     entity.gates.forEach((gate) => this.gates.add(gate));
-    if (shape.usage) { entity.tokens = shape.usage.total_tokens; entity.cost = shape.usage.cost; }
-    if (!known) { this.entities.set(entity.id, entity); this.place(entity); }
+    if (shape.usage) {
+      entity.tokens = shape.usage.total_tokens;
+      entity.cost = shape.usage.cost;
+    }
+    if (!known) {
+      this.entities.set(entity.id, entity);
+      this.place(entity);
+    }
     this.touch(entity.id);
     return entity;
   }
@@ -71,7 +82,8 @@ export class Model {
       insert(this.below.get(entity.above), entity, this.entities, 1);
     }
     if (!entity.above || !this.entities.has(entity.above)) insert(this.roots, entity, this.entities, -1);
-    for (const id of this.below.get(entity.id) ?? []) { // what came before the entity that it hangs from
+    for (const id of this.below.get(entity.id) ?? []) {
+      // what came before the entity that it hangs from
       const at = this.roots.indexOf(id);
       if (at >= 0) this.roots.splice(at, 1);
     }
@@ -94,8 +106,13 @@ export class Model {
   }
   setLimits(cantrips) {
     for (const one of cantrips) {
-      const found = one.wards.map((ward) => /^(?:max_)?(turns|tokens|cost|timeout)\(([\d.]+)\)$/.exec(ward)).filter(Boolean);
-      this.limits.set(one.name, found.map(([, what, most]) => [what, Number(most)]));
+      const found = one.wards
+        .map((ward) => /^(?:max_)?(turns|tokens|cost|timeout)\(([\d.]+)\)$/.exec(ward))
+        .filter(Boolean);
+      this.limits.set(
+        one.name,
+        found.map(([, what, most]) => [what, Number(most)]),
+      );
     }
   }
   // The limit of which an entity has used more than four fifths: [what, used, most].
@@ -118,25 +135,31 @@ export class Model {
     this.touch(id);
   }
 
-  // -------------------------------------------------------------------------------------------------------------- events
+  // ------------------------------------------------------------------------------------------------------------ events
 
   snapshot(data) {
     const there = new Set(data.entities.map((one) => one.id));
     const lost = [...this.entities.values()].filter((one) => !one.over && !there.has(one.id)).map((one) => one.id);
-    data.entities.forEach((one) => { this.add(one).isQuiet = false; });
+    data.entities.forEach((one) => {
+      this.add(one).isQuiet = false;
+    });
     this.live.clear();
     data.items.forEach((one) => this.upsert(one));
-    for (const { id, state } of data.entities) { // tokens of an utterance count before its turn is committed
+    for (const { id, state } of data.entities) {
+      // tokens of an utterance count before its turn is committed
       const calls = [...(this.live.get(id)?.values() ?? [])].some((one) => one.type === "tool_call");
       this.entities.get(id).isCounted = state === "waiting" || calls;
     }
     if (data.actors) {
       this.actors.clear();
       this.crashes = data.actors.crashes;
-      if (!this.#ticks) for (const one of this.crashes) { // restarts of the last hour, from before this page
-        const minute = MINUTE - 1 - Math.floor((Date.now() / 1000 - one.at) / 60);
-        if (minute in this.restartRate && one.what === "crashed" && one.restart !== "temporary") this.restartRate[minute]++;
-      }
+      if (!this.#ticks)
+        for (const one of this.crashes) {
+          // restarts of the last hour, from before this page
+          const minute = MINUTE - 1 - Math.floor((Date.now() / 1000 - one.at) / 60);
+          if (minute in this.restartRate && one.what === "crashed" && one.restart !== "temporary")
+            this.restartRate[minute]++;
+        }
       this.setActors({ rows: data.actors.rows, gone: [], crashes: [], crystals: data.actors.crystals });
       this.actorShape++;
     }
@@ -145,7 +168,12 @@ export class Model {
   }
   setRequests(items, since) {
     const isNewer = (one) => this.entities.get(one.entity)?.asked > since;
-    this.requests = new Map([...items.filter((one) => !isNewer(one)), ...[...this.requests.values()].filter(isNewer)].map((one) => [one.id, one]));
+    this.requests = new Map(
+      [...items.filter((one) => !isNewer(one)), ...[...this.requests.values()].filter(isNewer)].map((one) => [
+        one.id,
+        one,
+      ]),
+    );
     this.touch();
   }
   take(kind, data, position) {
@@ -155,9 +183,15 @@ export class Model {
       case "entity":
         this.add({ ...data, state: "active", over: false });
         break;
-      case "intent": this.set(id, { state: "active", isQuiet: false, interrupted: false, quarantine: null }); break;
-      case "resume": this.set(id, { isQuiet: false, interrupted: false, quarantine: null }); break;
-      case "turn": this.turn(data); break;
+      case "intent":
+        this.set(id, { state: "active", isQuiet: false, interrupted: false, quarantine: null });
+        break;
+      case "resume":
+        this.set(id, { isQuiet: false, interrupted: false, quarantine: null });
+        break;
+      case "turn":
+        this.turn(data);
+        break;
       case "request":
         this.requests.set(data.id, data);
         this.set(id, { state: "waiting" });
@@ -170,14 +204,28 @@ export class Model {
       case "episode":
       case "end":
         this.costToday += Math.max(0, data.usage.cost - (this.entities.get(id)?.cost ?? 0));
-        this.set(id, { state: kind === "end" ? data.state : "idle", over: kind === "end", interrupted: false, tokens: data.usage.total_tokens, cost: data.usage.cost, say: "", isQuiet: true });
+        this.set(id, {
+          state: kind === "end" ? data.state : "idle",
+          over: kind === "end",
+          interrupted: false,
+          tokens: data.usage.total_tokens,
+          cost: data.usage.cost,
+          say: "",
+          isQuiet: true,
+        });
         this.live.delete(id);
         for (const [key, one] of this.requests) if (one.entity === id) this.requests.delete(key);
         break;
-      case "forget": this.set(id, { state: "forgotten", over: true, say: "" }); break;
-      default: break;
+      case "forget":
+        this.set(id, { state: "forgotten", over: true, say: "" });
+        break;
+      default:
+        break;
     }
-    this.set(id, { heard: this.heard, ...(["request", "decision", "episode", "end"].includes(kind) ? { asked: this.heard } : {}) });
+    this.set(id, {
+      heard: this.heard,
+      ...(["request", "decision", "episode", "end"].includes(kind) ? { asked: this.heard } : {}),
+    });
     this.onStory(id, { id: position, event: kind, data });
   }
   turn(data) {
@@ -189,12 +237,19 @@ export class Model {
     this.turnRate[MINUTE - 1]++;
     this.tokenRate[MINUTE - 1] += used;
     if (!entity) return;
-    if (data.sequence > entity.turns) for (const { gate, is_error: failed } of data.gate_calls) {
-      entity.gates.add(gate);
-      this.gates.add(gate);
-      entity.errors += failed;
-    }
-    this.set(entity.id, { turns: Math.max(entity.turns, data.sequence), interrupted: false, tokens: entity.tokens + (entity.isCounted ? 0 : used), isCounted: false, say: "" });
+    if (data.sequence > entity.turns)
+      for (const { gate, is_error: failed } of data.gate_calls) {
+        entity.gates.add(gate);
+        this.gates.add(gate);
+        entity.errors += failed;
+      }
+    this.set(entity.id, {
+      turns: Math.max(entity.turns, data.sequence),
+      interrupted: false,
+      tokens: entity.tokens + (entity.isCounted ? 0 : used),
+      isCounted: false,
+      say: "",
+    });
   }
   // Upserts come on another way than what is durable, so one of a turn that is committed may still come after it.
   upsert(item) {
@@ -211,7 +266,7 @@ export class Model {
     this.touch(id);
   }
 
-  // -------------------------------------------------------------------------------------------------------------- actors
+  // ------------------------------------------------------------------------------------------------------------ actors
 
   setActors({ rows, gone, crashes, crystals }) {
     this.crystals = crystals;
@@ -225,7 +280,10 @@ export class Model {
       this.actors.set(row.path, row);
       this.dirtyActors.add(row.path);
     }
-    for (const path of gone) { this.actors.delete(path); this.actorShape++; }
+    for (const path of gone) {
+      this.actors.delete(path);
+      this.actorShape++;
+    }
     for (const crash of crashes) this.crashes.push(crash);
     this.crashes.splice(0, this.crashes.length - 200);
     this.touch();

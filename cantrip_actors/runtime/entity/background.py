@@ -33,7 +33,7 @@ from cantrip_actors.terms.bounds import measure_share
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.messages import as_text
-from cantrip_actors.terms.own_gates import CANCEL_CHILD, INTERRUPT_CHILD, LIST_CHILDREN, WAIT_FOR_CHILDREN
+from cantrip_actors.terms.own_gate_names import CANCEL_CHILD, INTERRUPT_CHILD, LIST_CHILDREN, WAIT_FOR_CHILDREN
 from supervisors import Children, Shutdown
 
 SHOWN: Final = 200
@@ -229,16 +229,16 @@ class BackgroundChildren:
     async def contact(self, action: Contact, waiting: Callable[[], AbstractContextManager[None]]) -> Observed:
         """Carry out a gate for children. The entity is `waiting()` while it waits for some. Raises LoomError."""
         gate, call, args = action.gate, action.call, action.args
-        wanted = args.get("children") if gate.name == WAIT_FOR_CHILDREN.name else None
+        wanted = args.get("children") if gate.name == WAIT_FOR_CHILDREN else None
         named = tuple(wanted or self._under_way) if "child" not in args else (args["child"],)
         unknown = [child_id for child_id in named if child_id not in self._under_way]
         if unknown:
             known = ", ".join(self._under_way) or "none"
             error = f"{gate.name}: expected children that work in the background ({known}), got {', '.join(unknown)}"
             return Observed(Observation(gate.name, call.args, error, True, call.id))
-        if gate.name == WAIT_FOR_CHILDREN.name:
+        if gate.name == WAIT_FOR_CHILDREN:
             return await self._wait(action, named, waiting)
-        if gate.name == LIST_CHILDREN.name:
+        if gate.name == LIST_CHILDREN:
             children = [self._describe(child_id) for child_id in self._under_way]
             return Observed(Observation(gate.name, call.args, children, False, call.id))
         self._recorder.outgoing = [self._make_mail(action)]
@@ -264,9 +264,9 @@ class BackgroundChildren:
             sender=parent.plan.name or parent.entity_id,
             root=root,
         )
-        if name == CANCEL_CHILD.name:
+        if name == CANCEL_CHILD:
             return post(child_id, "stop", {"reason": args["why"]})
-        if name == INTERRUPT_CHILD.name:  # a child has one episode
+        if name == INTERRUPT_CHILD:  # a child has one episode
             return post(child_id, "interrupt", {"episode": 1, "why": args["why"], "now": False})
         return post(child_id, "steer", {"text": args["message"]})
 

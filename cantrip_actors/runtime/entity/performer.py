@@ -72,7 +72,7 @@ from cantrip_actors.terms.companion import Here, Pinned
 from cantrip_actors.terms.errors import AskCycle, Unavailable
 from cantrip_actors.terms.messages import Invocation, Response, Usage
 from cantrip_actors.terms.outcome import Outcome
-from cantrip_actors.terms.own_gates import ASK, COMPACT, RECALL, needs_children
+from cantrip_actors.terms.own_gate_names import ASK, COMPACT, OF_CHILDREN, RECALL
 from cantrip_actors.terms.wrapping import Fence
 from supervisors import ActorRef, Children, ChildSpec
 
@@ -225,11 +225,11 @@ class Performer:
 
     async def _contact(self, action: Contact) -> Event:
         """Carry out a gate of the runtime."""
-        if action.gate.name == RECALL.name:
+        if action.gate.name == RECALL:
             return await recall_result(self._cell, self._environment.core, action)
-        if action.gate.name == COMPACT.name:
+        if action.gate.name == COMPACT:
             return self._request_fold(action)
-        if needs_children(action.gate):
+        if action.gate.name in OF_CHILDREN:
             return await self.background.contact(action, partial(self._waiting, "children"))
         event, self._recorder.outgoing = await self._environment.questions.contact(self._cell, action)
         return event
@@ -238,7 +238,7 @@ class Performer:
         """Post the entity's wish for a fold, which it takes before its next query, with the observation of the call."""
         cell, call, state = self._cell, action.call, self._recorder.state
         if not state.can_fold:
-            return Observed(Observation(call.gate, call.args, f"{COMPACT.name}: {NOTHING_TO_FOLD}", True, call.id))
+            return Observed(Observation(call.gate, call.args, f"{COMPACT}: {NOTHING_TO_FOLD}", True, call.id))
         body = {"instructions": action.args["instructions"]}
         key = f"{cell.entity_id}:{action.turn_id}:{call.id}"
         root, self._has_own_mail = cell.root.entity_id, True
@@ -267,7 +267,7 @@ class Performer:
         if self._checkpoints.is_due(self._recorder.state):
             await self._checkpoints.write(self._recorder.state)
         if environment.core.is_handing_over and not ends_here(environment.core, cell.root):
-            with self._waiting("node"):  # this node suspends it between two turns, for another one (N-63)
+            with self._waiting("node"):  # this node suspends it between two turns, for another one
                 await anyio.sleep_forever()
         if self._has_own_mail:
             self._has_own_mail = False
@@ -497,7 +497,7 @@ class Performer:
             await questions.check(cell.entity_id, action.to)
         except AskCycle as cycle:
             call = action.call
-            return Observed(Observation(call.gate, call.args, f"{ASK.name}: {cycle}", True, call.id))
+            return Observed(Observation(call.gate, call.args, f"{ASK}: {cycle}", True, call.id))
         with self._waiting("entity", asks=action.to):
             return await questions.wait_for_answer(cell, action)
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic import TypeAdapter
-
 from cantrip_actors.loom.reading.view import make_checked
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
@@ -97,6 +95,8 @@ class Episode(Generic[Answer_co]):
         If the circle's `done` asks for this type, the entity had to correct its answer until it was valid. Raises
         pydantic.ValidationError for an invalid result, such as that of a truncated entity.
         """
+        from pydantic import TypeAdapter
+
         return TypeAdapter(kind).validate_python(self.raw_result)
 
     def __repr__(self) -> str:

@@ -26,7 +26,7 @@ from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import Inboxes
 from cantrip_actors.runtime.time.wake_me import set_timer
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
-from cantrip_actors.terms.own_gates import ASK, WAKE_ME
+from cantrip_actors.terms.own_gate_names import ASK, WAKE_ME
 
 
 class Questions:
@@ -110,7 +110,7 @@ class Questions:
 
         If the message cannot be sent, the event is an error observation.
         """
-        if action.gate.name == WAKE_ME.name:
+        if action.gate.name == WAKE_ME:
             return set_timer(cell, action, self._core, self._inboxes)
         gate, call, to, message = action.gate, action.call, action.args["to"], action.args["message"]
         inboxes = self._inboxes
@@ -120,7 +120,7 @@ class Questions:
                 known = ", ".join(allowed) or "none"
                 raise LoomError(f'expected an entity that this circle may reach ({known}), got "{to}"')
             entity_id = await self._core.in_store(partial(inboxes.resolve_address, to, cell.plan.tenant))
-            if gate.name == ASK.name:
+            if gate.name == ASK:
                 await self.check(cell.entity_id, entity_id)
             key = f"{cell.entity_id}:{action.turn_id}:{call.id}"
             mail = inboxes.make_intent(entity_id, message, key=key, sender=cell.plan.name or cell.entity_id)
@@ -129,7 +129,7 @@ class Questions:
             await self._core.in_store(partial(inboxes.check_room, mail))
         except CantripError as error:
             return Observed(Observation(gate.name, call.args, f"{gate.name}: {error}", True, call.id)), []
-        if gate.name == ASK.name:
+        if gate.name == ASK:
             return Questioned(entity_id, key), [mail]
         return Observed(Observation(gate.name, call.args, f"sent to {to}", False, call.id)), [mail]
 
@@ -145,10 +145,10 @@ class Questions:
             self._inboxes.forget(to, key, waiter)
         call, outcome = action.call, waiter.outcome
         if waiter.error is not None:
-            return Observed(Observation(call.gate, call.args, f"{ASK.name}: {waiter.error}", True, call.id))
+            return Observed(Observation(call.gate, call.args, f"{ASK}: {waiter.error}", True, call.id))
         assert outcome is not None, "an intent that was posted is taken or fails"
         if outcome.terminated:
             answer = Observation(call.gate, call.args, outcome.result, False, call.id, images=outcome.images)
             return Observed(answer)
-        why = f"{ASK.name}: no answer: {outcome.error or outcome.summary or outcome.reason}"
+        why = f"{ASK}: no answer: {outcome.error or outcome.summary or outcome.reason}"
         return Observed(Observation(call.gate, call.args, why, True, call.id))

@@ -2,7 +2,7 @@
 
 A request is a record of the entity that waits, so the loom holds all of them, whether a process runs the entity or not.
 A decision is mail to that entity: it is durable when `decide` returns, and a record takes it exactly once. Its key is
-made of the request's id, so of two decisions about one request the first one counts (core.md 4).
+made of the request's id, so of two decisions about one request the first one counts.
 """
 
 from __future__ import annotations
@@ -38,8 +38,7 @@ from cantrip_actors.terms.exact_json import read_arguments
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, split_message
 from cantrip_actors.terms.json_schema import find_misfits, load
-from cantrip_actors.terms.mcp_approvals import MCP_APPROVAL
-from cantrip_actors.terms.own_gates import QUESTION
+from cantrip_actors.terms.own_gate_names import MCP_APPROVAL, QUESTION
 from cantrip_actors.terms.wrapper import Unattended
 
 Remember = Literal["once", "entity"]
@@ -405,7 +404,7 @@ class Requests:
 
     async def prepare(self, gate: str, args: Mapping[str, Any] | None) -> None:
         """Prepare the check of a question's schema, which happens on the event loop."""
-        if gate == QUESTION.name and args is not None and args.get("schema") is not None:
+        if gate == QUESTION and args is not None and args.get("schema") is not None:
             await self._load_checks()
 
     def _make_mail(self, request_id: str, body: dict[str, Any], images: tuple[File, ...] = NO_IMAGES) -> Mail:
@@ -523,7 +522,7 @@ def check_decision(request: Request, decision: object, answer: object, args: obj
     check(decision in ("allow", "deny", None), "decision", expected, decision, InvalidDecision)
     if args is not None and (decision != "allow" or not isinstance(args, Mapping)):
         raise InvalidDecision('args: expected an object with the changed arguments, together with "allow"')
-    if args is not None and request.gate == MCP_APPROVAL.name:
+    if args is not None and request.gate == MCP_APPROVAL:
         raise InvalidDecision("args: the provider makes this call itself: allow it as it is, or deny it with a note")
     for what, value in (("args", args), ("answer", answer)):
         if is_deeper(value, DEEPEST):

@@ -1,6 +1,7 @@
 """What hostile text and other sites cannot do to the page, and the policy that it is served with."""
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -171,7 +172,7 @@ def test_the_policy_allows_own_files_only_and_the_wheel_has_them_all() -> None:
     for path, text in texts.items():
         assert not any(word in text for word in ("innerHTML", "insertAdjacentHTML", "document.write", "eval("))
         if path.endswith(".js"):
-            for name in [line.split('"./')[1].split('"')[0] for line in text.splitlines() if line.startswith("import")]:
+            for name in re.findall(r'^(?:import|\} from|import .* from) "\./([^"]+)";$', text, re.MULTILINE):
                 assert f"{path.rpartition('/')[0]}/{name}" in texts
 
 

@@ -1,0 +1,98 @@
+"""The arguments of a gate, and typed answers, as models of pydantic.
+
+The import of pydantic takes as long as that of everything else here, so a program imports this module with its first
+gate that is made of annotations: one that only reads looms does not.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
+from pydantic_core import PydanticSerializationError, to_json
+
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.gate import BoundArguments, Gate, Refused, provide_binder
+from cantrip_actors.terms.json_schema import strip_titles
+from cantrip_actors.terms.problems import describe
+
+
+class GateArguments(BaseModel):
+    """The arguments of a gate without a function."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def make_model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[BaseModel], dict[str, Any]]:
+    """Return the model of a gate's arguments, and its JSON Schema.
+
+    Raises InvalidCantrip for an annotation without a schema, and for a name that no field of a model can have.
+    """
+    for field in fields:
+        if field.startswith("_") or (field.startswith("model_") and hasattr(BaseModel, field)):
+            raise InvalidCantrip(f"gate {name}: a parameter cannot be called {field}; rename it")
+    config = ConfigDict(extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
+    try:
+        with warnings.catch_warnings():
+            # a parameter called `json` or `copy` hides a method that is not called here; a default that is not JSON is
+            # left out of the schema
+            warnings.simplefilter("ignore")
+            model = create_model(f"{name}Arguments", __config__=config, **fields)
+            schema = strip_titles(model.model_json_schema())
+    except (PydanticUserError, NameError, TypeError) as error:
+        raise InvalidCantrip(f"gate {name}: no JSON Schema can be made of its annotations: {error}") from error
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    return model, schema
+
+
+def bind_arguments(gate: Gate, model: type[BaseModel], args: Mapping[str, Any]) -> BoundArguments | Refused:
+    """Return arguments as the gate's function accepts them, or a refusal. A validator may raise anything."""
+    try:
+        if gate.has_typed_answer:
+            return BoundArguments(_make_plain_answer(model, args))
+        checked = model.model_validate(args)
+    except ValidationError as errors:
+        problems = describe(errors.errors(include_url=False), args)
+        return Refused(f"{gate.name}: {'; '.join(problems)}; expected {gate.signature}")
+    if gate.kind == "done" and gate.function is not None:  # its arguments are the answer, which is JSON (D-005)
+        try:
+            return BoundArguments(checked.model_dump(mode="json", by_alias=True))
+        except PydanticSerializationError as error:
+            return Refused(f"{gate.name}: its answer cannot be written as JSON: {error}")
+    return BoundArguments(
+        checked.__dict__ if not checked.__pydantic_extra__ else checked.__dict__ | checked.__pydantic_extra__
+    )
+
+
+def _make_plain_answer(model: type[BaseModel], args: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return valid arguments as JSON that validates to the same value; raises ValidationError for invalid ones.
+
+    That is how pydantic writes the value, with all defaults. Where a validator changes what it has made before, or
+    pydantic cannot write the value, it is the arguments as they came.
+    """
+    answer = model.model_validate_json(to_json(args))
+    try:
+        plain = _dump_answer(answer)
+        is_stable = _dump_answer(model.model_validate_json(to_json(plain))) == plain
+    except Exception:  # the author's validator expects the entity's arguments, not those that pydantic writes
+        return args
+    return plain if is_stable else args
+
+
+def _dump_answer(answer: BaseModel) -> dict[str, Any]:
+    return answer.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+
+
+def read_answer(model: type[BaseModel], answer: Any) -> Any:
+    """Return an answer, read from the loom, as a value of its type. Raises pydantic.ValidationError if it is not of the
+    type.
+
+    `model` is the model of the gate that `make_typed_done` returned.
+    """
+    return model.model_validate_json(to_json({"answer": answer})).__dict__["answer"]
+
+
+provide_binder(bind_arguments)
