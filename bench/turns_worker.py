@@ -36,7 +36,7 @@ EARLY, LATE, LONG = (51, 150), (9_001, 11_000), 11_000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A measurement: `what` is runtime, floor or flat; `store` is memory or jsonl."""
+    """A measurement: `what` is runtime, floor or flat; `store` is memory, jsonl or, but for `flat`, sqlite."""
 
     what: str
     store: str
@@ -95,7 +95,8 @@ async def _cast(runtime: Runtime, turns: int, entities: int) -> float:
 async def _runtime(job: Job, folder: Path) -> dict[str, float]:
     file = folder / "loom.jsonl"
     repeat = max(1, ENOUGH // (job.turns * job.entities))
-    async with Runtime.open("memory:" if job.store == "memory" else f"jsonl:{file}") as runtime:
+    urls = {"memory": "memory:", "jsonl": f"jsonl:{file}", "sqlite": f"sqlite:{folder / 'loom.db'}"}
+    async with Runtime.open(urls[job.store]) as runtime:
         await _cast(runtime, 50, 2)
         size = file.stat().st_size if job.store == "jsonl" else 0
         gc.collect()
@@ -134,7 +135,7 @@ async def _measure_window(runtime: Runtime, window: tuple[int, int], turns: int)
 
 
 async def _measure_floor(job: Job, folder: Path) -> dict[str, float]:
-    file = None if job.store == "memory" else str(folder / "floor.jsonl")
+    file = str(folder / "floor.jsonl") if job.store == "jsonl" else None
     await run_floor(50, 2, file)
     gc.collect()
     repeat = max(1, ENOUGH // (job.turns * job.entities))

@@ -46,6 +46,7 @@ from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIO
 from cantrip_actors.crystal.shapes import parse_object
 from cantrip_actors.crystal.simulated import PlainWriter, extract_call, make_schema, write_instructions
 from cantrip_actors.crystal.sse import ServerSentEvent
+from cantrip_actors.crystal.stand_ins import check_query
 from cantrip_actors.crystal.typed_settings import PATTERNS, Table
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import ItemError, ItemStart, Payload, StreamError
@@ -626,6 +627,7 @@ class ProviderCrystal(AnsweringCrystal):
 
     def _check_key(self) -> None:
         if self._needs_key and not self._key():
+            check_query(self.family.name, self._client.base_url)  # a test that refuses queries needs no key
             raise CrystalError(f"{self.name}: no API key: set {self._variable}, or pass api_key=…")
 
     async def _answer(

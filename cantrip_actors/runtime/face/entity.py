@@ -244,7 +244,7 @@ class Entity(Generic[Answer_co]):
         if cell is not None:
             if not cell.plan.lasting:
                 raise InvalidIntent(
-                    "send: this entity was cast and ends with its first intent: only a long-lived one takes more"
+                    "this entity was cast and ends with its first intent: only a long-lived one takes more"
                 )
             await cell.wait_until_begun()
         await self._check_files(begin.images)
