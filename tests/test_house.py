@@ -179,6 +179,12 @@ class TestReference:
 
     @pytest.mark.rule("L-11")
     @pytest.mark.parametrize("name", reference.PUBLIC)
+    def test_each_public_attribute_has_its_type(self, name: str) -> None:
+        page = (reference.FOLDER / f"{name}.md").read_text(encoding="utf-8")
+        assert not re.findall(r"^- `\w+`$", page, re.MULTILINE)
+
+    @pytest.mark.rule("L-11")
+    @pytest.mark.parametrize("name", reference.PUBLIC)
     def test_each_public_name_has_an_entry_and_each_of_its_public_members_too(self, name: str) -> None:
         module = importlib.import_module(name)
         page = (reference.FOLDER / f"{name}.md").read_text(encoding="utf-8")

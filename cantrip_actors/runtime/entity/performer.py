@@ -167,11 +167,14 @@ class Performer:
             self._unnotified = None
 
     async def notify_end(self, outcome: Outcome) -> None:
-        """Notify the companion that an episode has ended, with this outcome."""
+        """Notify the companion that an episode has ended, and then the callers that wait for this outcome."""
         self._unnotified = None
         companion = self._cell.plan.circle.companion
-        if companion is not None:
-            await call_until_available(lambda: companion.ends(self.make_here(), outcome), self._cell.entity_id)
+        try:
+            if companion is not None:
+                await call_until_available(lambda: companion.ends(self.make_here(), outcome), self._cell.entity_id)
+        finally:  # the end is recorded: the callers do not wait until a companion that crashed is restarted
+            self._cell.settle(self._recorder.state.episode.key, outcome)
 
     async def perform(self, action: Action) -> Event:
         """Carry out an action and return its event.

@@ -170,6 +170,8 @@ class Work(Generic[Answer_co]):
             return await self._wait_for_episode()
         with anyio.move_on_after(timeout):
             return await self._wait_for_episode()
+        if await self._read_state() not in ("waiting", "working"):  # it has ended at this moment
+            return await self._wait_for_episode()
         raise await self._tree.in_store(partial(NoAnswer, self, timeout))
 
     async def episode(self, *, timeout: float | None = None) -> Episode[Answer_co]:
