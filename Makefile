@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup kits clients demo local test search check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench docs docs-check site lock sbom audit dist release pythons clean
+.PHONY: help setup kits clients demo local test search check-all lint lint-style lint-scripts lint-types lint-layers lint-structure conformance bench bench-check docs docs-check site lock sbom audit dist release pythons clean
 
 VENV   := .venv
 PY     := $(VENV)/bin/python
@@ -96,6 +96,9 @@ conformance: $(STAMP) ## the SPEC's behavioural suite (../shared) and the projec
 
 bench: $(STAMP) ## what a turn costs
 	@$(PY) -m bench turns
+
+bench-check: $(STAMP) ## a notice of the ratios to the floor that differ from those in bench/baseline.json
+	@$(PY) -m bench check
 
 docs: $(STAMP) ## the generated pages: docs/reference, docs/loop.md, docs/families.md, and parts of two others
 	@$(PY) -m tools.reference

@@ -17,7 +17,7 @@ import platform
 import pstats
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
@@ -25,16 +25,28 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from bench.turns_where import measure_phases
 from bench.turns_worker import Job, run_job
 
 __all__ = ["main"]
 
 ROOT = Path(__file__).parent.parent
 SHAPES = ("20", "100", "1000", "10000", "20x200")
-STORES = ("memory", "jsonl")
+STORES = ("memory", "jsonl", "sqlite")
 
-CPU_LIMITS = {("memory", False): 180.0, ("jsonl", False): 220.0, ("memory", True): 100.0, ("jsonl", True): 130.0}
+CPU_LIMITS = {
+    ("memory", False): 180.0,
+    ("jsonl", False): 220.0,
+    ("sqlite", False): 300.0,
+    ("memory", True): 100.0,
+    ("jsonl", True): 130.0,
+    ("sqlite", True): 160.0,
+}
 """CPU microseconds a turn: by store, and for one entity or many at once."""
+FLOOR_GOALS = {("memory", False): 1.8, ("sqlite", False): 2.2, ("memory", True): 1.6, ("sqlite", True): 1.8}
+"""The ratios to the floor that the project aims at. A figure over its goal is printed, and is no failure."""
+JSONL_GOAL = 1.15
+"""The same for a turn with JSONL, compared with one in memory."""
 REFERENCE_FLOOR = {False: 58.0, True: 21.0}
 """The cost of the floor (memory; one entity, many) on the machine on which the limits were set."""
 FLAT_LIMIT = 1.2
@@ -53,6 +65,16 @@ class Line(NamedTuple):
     floor_us: float | None
     beside_us: float | None
     """The cost of a turn at the other commit."""
+
+    @property
+    def times_floor(self) -> float | None:
+        """The cost of a turn, compared with the floor's in the same run."""
+        return self.figures["cpu_us"] / self.floor_us if self.floor_us else None
+
+    @property
+    def floor_goal(self) -> float | None:
+        """The ratio to the floor that the project aims at; None for a store without one."""
+        return FLOOR_GOALS.get((self.store, self.entities > 1))
 
     @property
     def limit_us(self) -> float:
@@ -106,6 +128,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.profile:
         _write_profile(options)
         return 0
+    if options.where:
+        print(*_list_phases(options), sep="\n\n")
+        return 0
     report = measure(
         options.shapes,
         options.stores,
@@ -134,6 +159,7 @@ def _parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--beside", type=Path, metavar="TREE", help="a checkout of another commit to compare with")
     parser.add_argument("--profile", action="store_true", help="run the first shape on the first store under cProfile")
+    parser.add_argument("--where", action="store_true", help="print the phases in which the time of a turn goes")
     parser.add_argument("--top", type=int, default=40, help="functions that --profile prints; default: %(default)s")
     options = parser.parse_args(argv)
     if options.rounds < 1 or not set(options.stores) <= set(STORES):
@@ -210,6 +236,15 @@ def _run_in_process(job: Job, tree: Path) -> dict[str, float]:
     return figures
 
 
+def _list_phases(options: argparse.Namespace) -> Iterator[str]:
+    """Yield the phases of each shape on each store, measured in this process."""
+    is_default = options.shapes == [_parse(shape) for shape in SHAPES]
+    shapes: Sequence[tuple[int, int]] = [(2000, 1), (20, 200)] if is_default else options.shapes
+    for turns, entities in shapes:
+        for store in options.stores:
+            yield measure_phases(Job("runtime", store, turns, entities, options.backend)).render()
+
+
 def _write_profile(options: argparse.Namespace) -> None:
     """Profile one shape in this process, and print where the time goes; the profiler inflates all times."""
     (turns, entities), store = options.shapes[0], options.stores[0]
@@ -240,14 +275,13 @@ def as_text(report: Report) -> str:
     where = f"{report.backend}, Python {platform.python_version()}, {platform.machine()}"
     rows = [f"CPU microseconds a turn; medians of {report.rounds} rounds ({where})", ""]
     rows.append(
-        f"{'entities':<18}{'store':<8}{'us/turn':>9}{'limit':>7}{'':>6}{'floor':>8}{'x floor':>9}"
+        f"{'entities':<18}{'store':<8}{'us/turn':>9}{'limit':>7}{'':>6}{'floor':>8}{'x floor':>9}{'goal':>6}"
         f"{'x beside':>10}{'peak MB':>9}{'B/turn held':>13}{'B/turn written':>16}{'overhead':>10}"
     )
     for line in report.lines:
         figures = line.figures
-        floor = (
-            f"{line.floor_us:>8.1f}{figures['cpu_us'] / line.floor_us:>9.1f}" if line.floor_us else f"{'-':>8}{'-':>9}"
-        )
+        floor = f"{line.floor_us:>8.1f}{line.times_floor:>9.2f}" if line.floor_us else f"{'-':>8}{'-':>9}"
+        floor += f"{line.floor_goal or '-':>6}"
         beside = f"{figures['cpu_us'] / line.beside_us:>10.2f}" if line.beside_us else f"{'-':>10}"
         written = (
             f"{figures['written_b']:>16.0f}{figures['overhead_b']:>10.0f}"
@@ -265,11 +299,21 @@ def as_text(report: Report) -> str:
             f"{store}: turn 100 costs {flat['early_us']:.1f} us, turn 10,000 {flat['late_us']:.1f} us: "
             f"x {flat['ratio']:.2f} (limit {FLAT_LIMIT}) {_judge(flat['ratio'], FLAT_LIMIT)}"
         )
+    rows += _compare_stores(report)
     most = max((line.figures["overhead_b"] for line in report.lines if "overhead_b" in line.figures), default=None)
     if most is not None:
         rows.append(f"log overhead: {most:.0f} B a turn (limit {OVERHEAD_LIMIT:.0f}) {_judge(most, OVERHEAD_LIMIT)}")
     rows.append(f"over: {'; '.join(report.over)}" if report.over else "every limit holds")
     return "\n".join(rows)
+
+
+def _compare_stores(report: Report) -> Iterator[str]:
+    """Yield how a turn with JSONL compares with one in memory."""
+    costs = {(_name_shape(line), line.store): line.figures["cpu_us"] for line in report.lines}
+    for (shape, store), cost in costs.items():
+        if store == "jsonl" and (shape, "memory") in costs:
+            ratio = cost / costs[shape, "memory"]
+            yield f"{shape}: jsonl costs x {ratio:.2f} of memory (goal {JSONL_GOAL})"
 
 
 def _describe_floor() -> str:
@@ -294,7 +338,8 @@ def as_json(report: Report) -> str:
                 **line.figures,
                 "limit_us": line.limit_us,
                 "floor_us": line.floor_us,
-                "times_floor": line.figures["cpu_us"] / line.floor_us if line.floor_us else None,
+                "times_floor": line.times_floor,
+                "floor_goal": line.floor_goal,
                 "times_beside": line.figures["cpu_us"] / line.beside_us if line.beside_us else None,
             }
             for line in report.lines

@@ -36,7 +36,7 @@ EARLY, LATE, LONG = (51, 150), (9_001, 11_000), 11_000
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A measurement: `what` is runtime, floor or flat; `store` is memory or jsonl."""
+    """A measurement: `what` is runtime, floor or flat; `store` is memory, jsonl or sqlite."""
 
     what: str
     store: str
@@ -92,10 +92,14 @@ async def _cast(runtime: Runtime, turns: int, entities: int) -> float:
     return time.process_time() - began
 
 
+def _name_loom(store: str, file: Path) -> str:
+    return "memory:" if store == "memory" else f"{store}:{file}"
+
+
 async def _runtime(job: Job, folder: Path) -> dict[str, float]:
-    file = folder / "loom.jsonl"
+    file = folder / f"loom.{job.store}"
     repeat = max(1, ENOUGH // (job.turns * job.entities))
-    async with Runtime.open("memory:" if job.store == "memory" else f"jsonl:{file}") as runtime:
+    async with Runtime.open(_name_loom(job.store, file)) as runtime:
         await _cast(runtime, 50, 2)
         size = file.stat().st_size if job.store == "jsonl" else 0
         gc.collect()
@@ -115,8 +119,7 @@ async def _runtime(job: Job, folder: Path) -> dict[str, float]:
 
 async def _measure_flat(job: Job, folder: Path) -> dict[str, float]:
     """Return the cost of a turn around number 100 and of one around number 10,000, in one process."""
-    file = folder / "loom.jsonl"
-    async with Runtime.open("memory:" if job.store == "memory" else f"jsonl:{file}") as runtime:
+    async with Runtime.open(_name_loom(job.store, folder / f"loom.{job.store}")) as runtime:
         await _cast(runtime, 50, 2)
         gc.collect()
         early = [await _measure_window(runtime, EARLY, EARLY[1] + 10) for _ in range(10)]
@@ -134,11 +137,11 @@ async def _measure_window(runtime: Runtime, window: tuple[int, int], turns: int)
 
 
 async def _measure_floor(job: Job, folder: Path) -> dict[str, float]:
-    file = None if job.store == "memory" else str(folder / "floor.jsonl")
-    await run_floor(50, 2, file)
+    file = None if job.store == "memory" else str(folder / "floor")
+    await run_floor(50, 2, job.store, file)
     gc.collect()
     repeat = max(1, ENOUGH // (job.turns * job.entities))
-    spent = sum([await run_floor(job.turns, job.entities, file) for _ in range(repeat)])
+    spent = sum([await run_floor(job.turns, job.entities, job.store, file) for _ in range(repeat)])
     return {"cpu_us": spent / (job.turns * job.entities * repeat) * 1e6}
 
 

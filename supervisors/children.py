@@ -218,7 +218,7 @@ class ChildGroup(abc.ABC):
 
     def __init__(self, system: ActorSystem, me: Incarnation | None) -> None:
         self.system = system
-        self.ref = None if me is None else me.ref  # `None` above the top supervisor
+        self.ref: ActorRef | None = None if me is None else me.ref  # `None` above the top supervisor
         self.records: dict[Any, ChildRecord] = {}  # in start order
         self._me: Any = me
         self._group: TaskGroup | None = None

@@ -62,7 +62,8 @@ class Caller:
 
     def __init__(self, loop: EventLoop, message: Any = None) -> None:
         self.message = message
-        self.abandoned = self.answered = False
+        self.abandoned: bool = False
+        self.answered: bool = False
         self.work: BoundedWork | None = None
         self.on_late_reply: Callable[[Any], object] | None = None
         self.waiter: Any = None

@@ -148,7 +148,7 @@ class Supervisor(Actor):
         auto_shutdown: AutoShutdown = "never",
     ) -> None:
         check_flags(strategy, max_restarts, period, auto_shutdown)
-        self.specs = check_children(children, auto_shutdown)
+        self.specs: list[ChildSpec[Any]] = check_children(children, auto_shutdown)
         self.strategy: Strategy = strategy
         self.auto_shutdown: AutoShutdown = auto_shutdown
         self.max_restarts = max_restarts

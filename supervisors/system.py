@@ -105,7 +105,7 @@ class ActorSystem:
         if reports is not None and not callable(reports):
             raise SpecError("reports", f"is called with each event, or None for no reports, got {reports!r}")
         self.kill_grace = kill_grace
-        self.registry = Registry(self.report_dead_letter)
+        self.registry: Registry = Registry(self.report_dead_letter)
         self.sinks: list[Sink] = []
         self.on_end = on_end
         self.chance: Callable[[], float] = random.random
@@ -113,7 +113,7 @@ class ActorSystem:
         self.loop: EventLoop
         self.timers: TimerQueue
         self.now: Callable[[], float]  # the event loop's clock, in seconds
-        self.root = SupervisorRef(name)
+        self.root: SupervisorRef = SupervisorRef(name)
         spec = ChildSpec(
             name,
             lambda: Supervisor(strategy=strategy, max_restarts=max_restarts, period=period),
@@ -122,7 +122,7 @@ class ActorSystem:
             ref=self.root,
         )
         self._above = _Top(self, None)
-        self.top = ChildRecord(self._above, spec)  # the top supervisor's entry, for `inspect`
+        self.top: ChildRecord = ChildRecord(self._above, spec)  # the top supervisor's entry, for `inspect`
         self._reports = Reports() if reports is _DEFAULT else reports
         self._streams: list[EventStream] = []
         self._top: Incarnation | None = None

@@ -148,11 +148,22 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 TWICE = ("loom", "export", "approvals")
 """The pages that run again in the same folder."""
+RULES = {"project": ("L-13",)}
+"""The rules that a page proves by running."""
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize(
-    "page", [pytest.param(page, id=page.relative_to(ROOT).as_posix()) for page in PAGES if page.stem not in TWICE]
+    "page",
+    [
+        pytest.param(
+            page,
+            id=page.relative_to(ROOT).as_posix(),
+            marks=[pytest.mark.rule(rule) for rule in RULES.get(page.stem, ())],
+        )
+        for page in PAGES
+        if page.stem not in TWICE
+    ],
 )
 def test_every_page_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

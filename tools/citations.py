@@ -3,20 +3,18 @@
 - A rule of the SPEC (`LOOP-4`), a frozen decision (`D-011`) and a section (`SPEC 7.2`) have a heading in
   docs/specification.md. A decision that is cited by its number has a file in docs/decisions.
 - Ids and sections of working papers are refused: a reader cannot look them up. Tests may name them in their marks, so
-  tests are not checked. `CEILINGS` has the packages that still cite
-  some, with a number that only falls.
+  only the names of tests are checked.
 
 ``python -m tools.citations`` checks it, as part of ``make lint``.
 """
 
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from tools.layers import ROOT
-from tools.names import TOPS, package_of
+from tools.names import TOPS
 
 SPECIFICATION: Final = ROOT / "docs" / "specification.md"
 DECISIONS: Final = ROOT / "docs" / "decisions"
@@ -25,13 +23,6 @@ GENERATED: Final = "docs/reference/"
 """The folder of pages that are made of docstrings, which are checked where they are written."""
 SUFFIXES: Final = frozenset({".py", ".js", ".html"})
 
-CEILINGS: Mapping[str, int] = {
-    "cantrip_actors.loom": 23,
-    "cantrip_actors.machine": 17,
-    "cantrip_actors.runtime": 38,
-}
-"""How many ids of working papers a package, or the pages of a folder, may still cite."""
-
 _OURS: Final = re.compile(
     r"(?<![\w-])(?:(?:LOOP|CANTRIP|INTENT|ENTITY|CRYSTAL|CALL|CIRCLE|COMP|LOOM|PROD)-\d+|D-\d{3})(?!\w)|SPEC \d\.\d+"
 )
@@ -39,10 +30,11 @@ _DECISION: Final = re.compile(r"[Dd]ecisions? ((?:[ASV]-)?\d{4})(?:(?:,| and) ((
 _NUMBER: Final = re.compile(r"(?:[ASV]-)?\d{4}")
 _FOREIGN: Final = re.compile(
     r"(?<![\w-])(?:[A-Z]|ACP|HTTP|LOG|MCP|METRIC|OTEL|PAGE|WIRE)-\d{2}(?![\w-])"
-    r"|\btraps? \d+\.\d"
+    r"|\btraps? \d+|\bsections? \d+\.\d of the "
     r"|(?<![\w-])(?:cantrip|circles|core|doors|hardening|kernel|landscape|language|long-life|protocols|providers|sandboxes"
     r"|second-step|supervision)\.md\b"
 )
+_CODED: Final = re.compile(r"^ *(?:async )?def (test_trap_\d\w*)", re.MULTILINE)
 
 
 def list_headings(page: str) -> frozenset[str]:
@@ -71,48 +63,41 @@ def _count_lines(text: str, match: re.Match[str]) -> int:
     return text.count("\n", 0, match.start()) + 1
 
 
-def read_texts() -> Iterator[tuple[str, str, str]]:
-    """Yield the files that are checked: the path, the package or folder, and the text."""
+def coded_names(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the tests of a file that are named after a trap of a working paper, with the numbers of their lines."""
+    yield from ((_count_lines(text, match), match[1]) for match in _CODED.finditer(text))
+
+
+def read_texts() -> Iterator[tuple[str, str]]:
+    """Yield the files that are checked: the path and the text."""
     sources = (path for top in TOPS for path in sorted((ROOT / top).rglob("*")) if path.suffix in SUFFIXES)
     pages = (path for path in sorted((ROOT / "docs").rglob("*.md")))
     for path in (*sources, *pages, *(ROOT / name for name in PROSE)):
         file = path.relative_to(ROOT)
         if not file.as_posix().startswith(GENERATED):
-            is_page = path.suffix == ".md"
-            yield str(file), str(file.parent) if is_page else package_of(file), path.read_text(encoding="utf-8")
-
-
-def faults(counts: Mapping[str, int], ceilings: Mapping[str, int]) -> Iterator[str]:
-    """Yield the packages that cite more working papers than they may, and the unnecessary rows."""
-    for package, count in sorted(counts.items()):
-        if count > ceilings.get(package, 0):
-            most = ceilings.get(package, 0)
-            yield f"{package}: {count} citations of working papers, {most} are allowed: say what they say instead"
-    for package in sorted(ceilings.keys() - counts.keys()):
-        yield f"tools/citations.py: {package} cites no working papers any more: remove its row"
+            yield str(file), path.read_text(encoding="utf-8")
 
 
 def main() -> int:
-    """Check the tree; the exit code says whether it is clean. `--all` lists every citation of a working paper."""
+    """Check the tree; the exit code says whether it is clean."""
     stated = list_headings(SPECIFICATION.read_text(encoding="utf-8"))
     decisions = frozenset(path.name for path in DECISIONS.glob("*.md"))
     numbers = frozenset(match[0] for name in decisions if (match := _NUMBER.match(name)))
-    counts: Counter[str] = Counter()
     problems: list[str] = []
-    for file, package, text in read_texts():
+    for file, text in read_texts():
         for line, citation in unknown_citations(text, stated, numbers):
             problems.append(
                 f"{file}:{line}: {citation} has no heading in docs/specification.md, or no file in decisions"
             )
         for line, citation in foreign_citations(text):
-            counts[package] += 1
-            if "--all" in sys.argv:
-                print(f"{file}:{line}: {citation}")
-    problems += faults(counts, CEILINGS)
+            problems.append(f"{file}:{line}: {citation} is of a working paper: state the rule in words instead")
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for line, name in coded_names(path.read_text(encoding="utf-8")):
+            problems.append(f"{path.relative_to(ROOT)}:{line}: {name}: name the test after its behaviour")
     if problems:
         print(*problems, sep="\n")
     else:
-        print(f"citations: {counts.total()} of working papers are left, all others are in the repository")
+        print("citations: all are in the repository")
     return bool(problems)
 
 

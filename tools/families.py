@@ -108,12 +108,12 @@ TOOLS: Mapping[str, ServerTool] = {
 
 def families() -> list[Family]:
     """Return the families, each with a crystal of a current model."""
-    cloud = bedrock("us.anthropic.claude-sonnet-4-5-20250929-v1:0", region="us-east-1", api_key="k")
+    cloud = bedrock("us.anthropic.claude-sonnet-5-5", region="us-east-1", api_key="k")
     return [
-        Family("anthropic", anthropic("claude-sonnet-4-5", api_key="k"), "`ANTHROPIC_API_KEY`"),
+        Family("anthropic", anthropic("claude-sonnet-5-5", api_key="k"), "`ANTHROPIC_API_KEY`"),
         Family("openai", openai("gpt-5", api_key="k"), "`OPENAI_API_KEY`"),
         Family("openai-chat", openai("gpt-4.1", chat=True, api_key="k"), "`OPENAI_API_KEY`"),
-        Family("google", google("gemini-3-pro-preview", api_key="k"), "`GEMINI_API_KEY` or `GOOGLE_API_KEY`"),
+        Family("google", google("gemini-3.1-pro-preview", api_key="k"), "`GEMINI_API_KEY` or `GOOGLE_API_KEY`"),
         Family("openrouter", openrouter("anthropic/claude-sonnet-4.5", api_key="k"), "`OPENROUTER_API_KEY`"),
         Family("xai", xai("grok-4", api_key="k"), "`XAI_API_KEY`"),
         Family("mistral", mistral("mistral-medium-latest", api_key="k"), "`MISTRAL_API_KEY`"),
@@ -126,8 +126,8 @@ def families() -> list[Family]:
 
 def clouds() -> list[Family]:
     """Return the cloud variants of families: they have a part of the page, and no column of a table."""
-    gemini = vertex("gemini-3-pro-preview", project="my-project", location="global", api_key="k")
-    claude = vertex("claude-sonnet-4-5@20250929", project="my-project", location="global", api_key="k")
+    gemini = vertex("gemini-3.1-pro-preview", project="my-project", location="global", api_key="k")
+    claude = vertex("claude-sonnet-5-5", project="my-project", location="global", api_key="k")
     endpoint = "https://my-resource.openai.azure.com"
     classic = azure("my-gpt", endpoint=endpoint, api_version="2024-10-21", api_key="k")
     google_key, azure_key = "your Google Cloud credentials", "`AZURE_OPENAI_API_KEY`, or your login"

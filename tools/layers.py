@@ -102,7 +102,8 @@ ROWS: dict[str, Row] = {
     # The bench reads each kind of stream as its clients do, and its crystal streams.
     "bench.pace": _row("cantrip_actors acp stream", None),
     "bench.serve": _row("cantrip_actors bench bench.pace http", None),
-    # The bench starts the shared server as the suites start theirs.
+    # The bench starts the shared server as the suites start theirs; a crystal of it streams.
+    "bench.peers": _row("cantrip_actors bench stream conformance", None),
     "bench.cluster": _row("cantrip_actors bench bench.cluster_node conformance", None),
     "bench.cluster_node": _row("cantrip_actors conformance", None),
     "conformance": _row("cantrip_actors supervisors", None),

@@ -233,10 +233,14 @@ def _describe_attribute(name: str, attribute: griffe.Attribute) -> str:
 
 
 def _find_type(attribute: griffe.Attribute) -> str:
-    """Return the type of an attribute: its annotation, or that of the parameter whose value it has."""
+    """Return the type of an attribute: its annotation, one in a base, or that of the parameter whose value it has."""
     if attribute.annotation:
         return str(attribute.annotation)
     cls = attribute.parent
+    for base in cls.mro() if isinstance(cls, griffe.Class) else ():
+        inherited = base.attributes.get(attribute.name)
+        if inherited is not None and inherited.annotation:
+            return str(inherited.annotation)
     parameters = cls.parameters if isinstance(cls, griffe.Class) else ()
     types = {parameter.name: parameter.annotation for parameter in parameters}
     return str(types.get(str(attribute.value)) or "")

@@ -9,6 +9,7 @@ from pathlib import Path
 from cantrip_actors import Cantrip
 from cantrip_actors.cli.errors import UnknownRecipe
 from cantrip_actors.recipes import load_recipe
+from cantrip_actors.terms.errors import suggest_nearest
 
 
 def is_module_source(source: str) -> bool:
@@ -28,9 +29,13 @@ def load_cantrip(source: str) -> Cantrip:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does, so that a module in this folder is found
     try:
-        value = getattr(import_module(module), attribute, None)
+        imported = import_module(module)
     except ImportError as error:
         raise UnknownRecipe(f"{source}: cannot import {module}: {error}") from error
+    if not hasattr(imported, attribute):
+        cantrips = [name for name, value in vars(imported).items() if isinstance(value, Cantrip)]
+        raise UnknownRecipe(f'{source}: {module} has no "{attribute}": {suggest_nearest(attribute, cantrips)}')
+    value = getattr(imported, attribute)
     if not isinstance(value, Cantrip):
         raise UnknownRecipe(f"{source}: expected a cantrip, got {type(value).__name__}")
     return value

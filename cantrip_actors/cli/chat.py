@@ -34,7 +34,7 @@ app = typer.Typer(rich_markup_mode=None)
     epilog=examples(
         "cantrip chat notes.yaml                                begin, or continue",
         "cantrip chat notes                                     continue, by its name",
-        "cantrip chat --crystal anthropic:claude-sonnet-4-5 --gate read=.",
+        "cantrip chat --crystal anthropic:claude-sonnet-5-5 --gate read=.",
     )
 )
 def chat(

@@ -124,7 +124,7 @@ ImagesOption = Annotated[
 
 CrystalOption = Annotated[
     str | None,
-    typer.Option("--crystal", metavar="FAMILY:MODEL", help="The model, such as anthropic:claude-sonnet-4-5."),
+    typer.Option("--crystal", metavar="FAMILY:MODEL", help="The model, such as anthropic:claude-sonnet-5-5."),
 ]
 GateOption = Annotated[
     list[str] | None,

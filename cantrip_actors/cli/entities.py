@@ -91,7 +91,7 @@ BeginningKey = Annotated[
         'cantrip cast desk.yaml "When will it be here?" --history earlier.json',
         'cantrip cast look.yaml "What is on it?" --image photo.jpg',
         'cantrip cast read.yaml "Sum it up." --file report.pdf',
-        'cantrip cast "What is in notes.txt?" --crystal anthropic:claude-sonnet-4-5 --gate read=.',
+        'cantrip cast "What is in notes.txt?" --crystal anthropic:claude-sonnet-5-5 --gate read=.',
     ),
 )
 def cast_(

@@ -89,7 +89,7 @@ def vertex(
     if not project:
         raise InvalidCantrip(f'vertex "{model}": no project: set GOOGLE_CLOUD_PROJECT, or pass project="…"')
     fits = isinstance(model, str) and model.startswith(("claude", "gemini"))
-    check(fits, "vertex", "a Gemini or Claude model, such as gemini-2.5-pro", model, InvalidCantrip)
+    check(fits, "vertex", "a Gemini or Claude model, such as gemini-3.1-pro-preview", model, InvalidCantrip)
     if settings.get("base_url") is None:
         host = "aiplatform.googleapis.com" if location == "global" else f"{location}-aiplatform.googleapis.com"
         settings["base_url"] = f"https://{host}/v1/projects/{project}/locations/{location}"

@@ -1,8 +1,7 @@
 """The meaning of a provider's error: its status, whether a retry can help, and how long to wait first.
 
 Errors come as HTTP statuses, as JSON bodies of four shapes, as plain text, and as events of a stream that began with
-status 200. `make_failure` reads all of them into one `ProviderError`. The tables below are section 4.6 of the
-landscape:
+status 200. `make_failure` reads all of them into one `ProviderError`. The tables below have these rules:
 
 | | retried | not retried |
 | --- | --- | --- |

@@ -46,6 +46,7 @@ from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIO
 from cantrip_actors.crystal.shapes import parse_object
 from cantrip_actors.crystal.simulated import PlainWriter, extract_call, make_schema, write_instructions
 from cantrip_actors.crystal.sse import ServerSentEvent
+from cantrip_actors.crystal.stand_ins import check_query
 from cantrip_actors.crystal.typed_settings import PATTERNS, Table
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import ItemError, ItemStart, Payload, StreamError
@@ -491,8 +492,8 @@ class ProviderCrystal(AnsweringCrystal):
         **connection: Unpack[ConnectionSettings],
     ) -> None:
         self.family = family
-        self.name = name or family.name
-        self.context_window = context_window or family.known.window
+        self.name: str = name or family.name
+        self.context_window: int | None = context_window or family.known.window
         self.limits = limits
         self.breaker = breaker
         self.access = access
@@ -501,7 +502,7 @@ class ProviderCrystal(AnsweringCrystal):
         key, environment = connection.get("api_key"), EnvironmentKey(family.keys[0], family.keys[1:])
         self._key: Callable[[], str | None] = key if callable(key) else environment if not key else lambda: key
         self._variable = key.variable if isinstance(key, EnvironmentKey) else family.keys[0]
-        self.estimator = Estimator(self.image_tokens)
+        self.estimator: Estimator = Estimator(self.image_tokens)
         anonymous = connection.get("client") is not None or connection.get("headers") or base_url or access
         self._needs_key = family.needs_key and not anonymous
         self._client = Client(
@@ -626,6 +627,7 @@ class ProviderCrystal(AnsweringCrystal):
 
     def _check_key(self) -> None:
         if self._needs_key and not self._key():
+            check_query(self.family.name, self._client.base_url)  # a test that refuses queries needs no key
             raise CrystalError(f"{self.name}: no API key: set {self._variable}, or pass api_key=…")
 
     async def _answer(

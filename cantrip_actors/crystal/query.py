@@ -469,7 +469,7 @@ def _advise(failed: ProviderError, retry: Retry) -> str:
     again = f"raise Retry(max_retries={retry.max_retries})"
     match status:
         case None | 429 if failed.retryable is False:
-            return "the provider's message says why trying again would not help"
+            return "trying again would meet the same refusal or limit"
         case None:
             return f"check the network and the provider's address, or {again}"
         case 401 | 403:

@@ -87,7 +87,7 @@ class Dispatches:
         disk: Disk | None = None,
         seal_key: SealKey | None = None,
     ) -> None:
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
         self._secret = None if seal_key is None else read_secret(seal_key)
         hold(self, claim_folder(self.folder))
         self._clock = clock

@@ -101,7 +101,8 @@ def _answer_not_found(routes: Iterable[BaseRoute], request: Request, error: Any)
     if error.status_code == HTTP_405_METHOD_NOT_ALLOWED:
         here = [route for route in routes if isinstance(route, Route) and route.matches(request.scope)[0] != Match.NONE]
         methods = sorted({method for route in here for method in route.methods or ()})
-        problem = Problem(405, "method", "this path has other methods", headers={"allow": ", ".join(methods)})
+        allowed = ", ".join(methods)
+        problem = Problem(405, "method", f"expected one of the methods {allowed}", headers={"allow": allowed})
     answer = problem.response()
     return as_openai_error(answer) if request.url.path.startswith("/v1/") else answer
 

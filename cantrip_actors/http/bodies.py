@@ -5,6 +5,7 @@ JSON is read as at all doors (`parse_exactly`), and has at most `DEEPEST` levels
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final, TypeVar
@@ -79,7 +80,8 @@ def read_json(request: Request, body: bytes) -> Any:
     except TooDeep:
         raise _make_too_deep() from None
     except ValueError as error:
-        raise Problem(400, "invalid-json", f"expected JSON: {str(error)[:200]}") from None
+        text = str(error).removeprefix("expected JSON, ")[:200]
+        raise Problem(400, "invalid-json", f"expected JSON: {text}") from None
     if is_deeper(value, DEEPEST):
         raise _make_too_deep()
     return value
@@ -94,10 +96,7 @@ def validate(model: type[M], value: Any, *, strict: bool = True) -> M:
     try:
         return model.model_validate(value, strict=strict)
     except ValidationError as error:
-        mistakes = [
-            _describe_mistake(model, error)
-            for error in error.errors(include_url=False, include_context=False, include_input=False)
-        ]
+        mistakes = [_describe_mistake(model, error) for error in error.errors(include_url=False, include_context=False)]
         first = f"{mistakes[0]['path'] or 'the body'}: {mistakes[0]['message']}"
         raise Problem(422, "invalid", first, mistakes=mistakes) from None
 
@@ -115,11 +114,19 @@ _IN_JSON: Final = {
 
 _WORDS: Final = {
     "Field required": "required, but missing",
+    "Input should have timezone info": 'expected a time with its zone, as in "2026-01-31T09:00:00Z"',
+    "Input should be greater than or equal to": "expected at least",
+    "Input should be greater than": "expected more than",
+    "Input should be less than or equal to": "expected at most",
     "Input should be": "expected",
+    " after validation": "",
     "List should have": "expected an array with",
     "String should have": "expected a text with",
 }
 """The beginnings of pydantic's other errors, each with its replacement."""
+
+SHOWN: Final = 40
+"""The most characters of a refused value in a message."""
 
 _OF_UNION: Final = re.compile(r"str|constrained-str|\w+\[.*\]")
 """The part of a path that names a Python type, for a field that may be of several."""
@@ -136,4 +143,15 @@ def _describe_mistake(model: type[BaseModel], error: Mapping[str, Any]) -> dict[
         message = f"expected {_IN_JSON[kind]}"
     elif what == "forbidden" and len(path) == 1:
         message = f"nothing here has this name: {suggest_nearest(path[0], model.model_fields)}"
+        return {"path": path[0], "message": message}
+    if kind != "missing" and ", got " not in message:
+        message += _show_input(error["input"])
     return {"path": ".".join(path), "message": message}
+
+
+def _show_input(value: object) -> str:
+    """Return the end of a message that says what came: a short value as JSON, and the kind of any other."""
+    if isinstance(value, dict | list):
+        return f", got {'an object' if isinstance(value, dict) else 'an array'} of {len(value)}"
+    shown = json.dumps(value, ensure_ascii=False, default=lambda _: "a value")
+    return f", got {shown}" if len(shown) <= SHOWN else ""

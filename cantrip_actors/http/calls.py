@@ -128,7 +128,7 @@ class HttpCall:
 
         If the client hangs up first, `cancel` is called.
 
-        A server does not cancel a handler when the client hangs up, so this listens for it (traps 1 and 2). Raises the
+        A server does not cancel a handler when the client hangs up, so this listens for it. Raises the
         CantripError that ended the episode, and Problem 401 if the token is revoked, which counts as hanging up.
         """
         ended: T | CantripError | None = None

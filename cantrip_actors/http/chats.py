@@ -24,7 +24,7 @@ from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.client_cantrips import with_cantrip
 from cantrip_actors.http.client_rounds import may_reply
 from cantrip_actors.http.entities import find_cantrip
-from cantrip_actors.http.episode_tools import add_tools, read_tools
+from cantrip_actors.http.episode_tools import add_tools, check_in_thread, read_tools
 from cantrip_actors.http.files import file_of, image_of
 from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart
 from cantrip_actors.http.problems import Problem, problem_of
@@ -223,7 +223,8 @@ async def run_ag_ui(call: HttpCall) -> Response:
         if newest is None:
             raise Problem(422, "invalid", "messages: expected a message of the user")
         intent = _read_ag_ui_intent(newest)._replace(context=_read_ag_ui_context(body))
-        work, decisions = await _post(call, body.threadId, intent, _add_ag_ui_tools(call, body.tools))
+        cantrip = await check_in_thread(partial(_add_ag_ui_tools, call, body.tools)) if body.tools else None
+        work, decisions = await _post(call, body.threadId, intent, cantrip)
     return _stream(call, work, AgUiEvents(body.threadId, body.runId, work.id), decisions, {}, ag_ui.LAST)
 
 

@@ -177,7 +177,8 @@ def find_tools(call: HttpCall, entity_id: str) -> dict[str, Gate]:
     own = () if cantrip is None else [gate.name for gate in cantrip.circle.gates]
     names = [gate for gate in gates if gate["name"] not in own and gate.get("deferred")]
     return {
-        gate["name"]: Gate.of(None, name=gate["name"], parameters=gate["parameters"], kind="deferred") for gate in names
+        gate["name"]: Gate.of(None, name=gate["name"], parameters=gate["parameters"], kind="deferred", foreign=True)
+        for gate in names
     }
 
 

@@ -223,8 +223,8 @@ async def _begin(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> Json
 
     def look() -> dict[str, Any]:
         loom = call.runtime.loom
-        begun = {"entity_id": work.entity_id, "name": loom.header(work.entity_id).name, "state": "active"}
-        return begun if body.wait is not None else {**begun, "state": loom.state(work.entity_id)}
+        name, state = loom.header(work.entity_id).name, loom.state(work.entity_id)
+        return {"entity_id": work.entity_id, "name": name, "state": state}
 
     return JsonAnswer(await call.read(look), 201 if body.wait is None else 202, headers)
 

@@ -8,9 +8,11 @@ session.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
+
+from anyio import to_thread
 
 from cantrip_actors import Cantrip, Gate, InvalidCantrip, Request, Usage
 from cantrip_actors.http.answer_form import find_reference_fault
@@ -19,9 +21,12 @@ from cantrip_actors.http.problems import Problem
 from cantrip_actors.loom import Round
 from cantrip_actors.terms.answer import hold_to_schema
 from cantrip_actors.terms.gate import Refused
-from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, make_validator
+from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, load
 from cantrip_actors.terms.messages import ToolCall, as_text
+from cantrip_actors.terms.schema_shape import is_plain
 from cantrip_actors.terms.value import replace_fields
+
+T = TypeVar("T")
 
 MOST: Final = 128
 """Tools of one request, as OpenAI has it."""
@@ -80,10 +85,26 @@ def get_function(tool: Any) -> dict[str, Any]:
     return function if isinstance(function, dict) else {}
 
 
+async def check_in_thread(work: Callable[[], T]) -> T:
+    """Return the result of work that checks schemas of a client, without stopping the event loop meanwhile."""
+
+    def load_and_work() -> T:
+        load()
+        return work()
+
+    return await to_thread.run_sync(load_and_work, abandon_on_cancel=True)
+
+
 def read_tools(cantrip: Cantrip, tools: Sequence[Any]) -> dict[str, Gate]:
-    """Return a client's tools as deferred gates, by their names. Raises Problem 400."""
+    """Return a client's tools as deferred gates, by their names. Raises Problem 400.
+
+    The schemas that take long to check are bounded together, as a single one is.
+    """
     if len(tools) > MOST:
         raise _refuse("tools", f"expected at most {MOST} tools, got {len(tools)}")
+    fault = find_excess([schema for tool in tools if not is_plain(schema := get_function(tool).get("parameters"))])
+    if fault is not None:
+        raise _refuse("tools", f"expected schemas of common keywords; of what the others have in all: {fault}")
     gates: dict[str, Gate] = {}
     for number, tool in enumerate(tools):
         gate = _read_tool(f"tools[{number}]", tool)
@@ -100,6 +121,8 @@ def _read_tool(param: str, tool: Any) -> Gate:
     function = get_function(tool)
     if not function:
         kind = tool.get("type") if isinstance(tool, dict) else tool
+        if kind == "function":
+            raise _refuse(param, 'expected a function with a name, as in {"name": "look"}, got none')
         raise _refuse(param, f"expected a function, got {kind!r}: tools of a provider are the cantrip's own")
     name, text, schema = function.get("name"), function.get("description"), function.get("parameters")
     if not isinstance(text, str | None):
@@ -107,13 +130,12 @@ def _read_tool(param: str, tool: Any) -> Gate:
     schema = {"type": "object", "properties": {}} if schema is None else schema
     check_schema(f"{param}.parameters", schema)
     try:
-        gate = Gate.of(None, name=name or "", parameters=schema, description=text or "", kind="deferred")
+        gate = Gate.of(None, name=name or "", parameters=schema, description=text or "", kind="deferred", foreign=True)
     except InvalidCantrip as problem:
         raise _refuse(param, str(problem)) from problem
     if gate.name != name:
         raise _refuse(param, f"{name!r} is another name of the gate {gate.name!r}: give the tool another name")
-    patient = gate.with_(expires=PATIENCE, ends_episode=True)
-    return replace(patient, schema=make_validator(gate.parameters, foreign=True))
+    return gate.with_(expires=PATIENCE, ends_episode=True)
 
 
 def check_schema(param: str, schema: Any) -> None:

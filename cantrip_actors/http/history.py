@@ -108,7 +108,7 @@ async def reward(call: HttpCall) -> JsonAnswer:
     """Reward a turn."""
     body: models.RewardBody = call.body
     turn_id = await call.read(lambda: call.whole_turn_id(call.path["id"]))
-    by = call.token.sender if body.by is None else f"{body.by}, by {call.token.sender}"
+    by = f"{body.by}, by {call.token.sender}" if body.by else call.token.sender
     loom = call.runtime.loom
     is_new = await loom.reward(turn_id, body.reward, by=by, key=call.key or "")
     await call.service.read_late(await call.read(lambda: loom.header_at(turn_id).entity_id))

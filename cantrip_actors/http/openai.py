@@ -44,6 +44,7 @@ from cantrip_actors.http.episode_tools import (
     Rest,
     add_tools,
     ask_for_form,
+    check_in_thread,
     check_schema,
     get_function,
     read_tools,
@@ -167,17 +168,30 @@ async def find_target(
     Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
     """
     entity, cantrip = await _read_model(call, body.model)
+    work = partial(_add_wishes, entity, cantrip, body, form_name)
+    return await check_in_thread(work) if body.tools or _find_form_wish(body, form_name)[1] is not None else work()
+
+
+def _find_form_wish(
+    body: models.ChatBody | models.ResponseBody, form_name: str
+) -> tuple[str, models.AnswerFormat | None]:
+    """Return the name of the parameter for a form of answer, and its value."""
+    if isinstance(body, models.ChatBody):
+        return form_name, body.response_format
+    return "text", None if body.text is None else body.text.format
+
+
+def _add_wishes(
+    entity: Entity | None, cantrip: Cantrip | None, body: models.ChatBody | models.ResponseBody, form_name: str
+) -> _Target:
+    """Return a target with the tools and the form of answer that a body asks for. Raises Problem 400."""
     wished = ("functions", "logprobs", "top_logprobs", "audio", "web_search_options", "conversation", "prompt")
     refused = next((name for name in wished if getattr(body, name, None)), None)
     if refused is None and body.n not in (None, 1):
         refused = "n"
-    name, wanted = "text", None
-    if isinstance(body, models.ChatBody):
-        name, wanted = form_name, body.response_format
-        if refused is None and set(body.modalities or ()) - {"text"}:
-            refused = "modalities"
-    elif body.text is not None:
-        wanted = body.text.format
+    name, wanted = _find_form_wish(body, form_name)
+    if refused is None and isinstance(body, models.ChatBody) and set(body.modalities or ()) - {"text"}:
+        refused = "modalities"
     offered, form = cantrip, None
     if refused is None and wanted is not None and wanted.type != "text":
         cantrip, form = _ask_for_form(cantrip, wanted)
@@ -195,6 +209,9 @@ async def find_target(
             f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own",
             param=refused,
         )
+    if refused is None and not body.tools and body.tool_choice not in (None, "auto", "none"):
+        text = f"tool_choice: expected auto or none in a request without tools, got {body.tool_choice!r}"
+        raise Problem(400, "invalid", text, param="tool_choice")
     return _Target(entity, cantrip, form, tools, None if cantrip is offered else cantrip)
 
 

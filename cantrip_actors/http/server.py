@@ -151,7 +151,7 @@ async def run_hypercorn(app: ASGIApp, listener: socket.socket, started: Callable
     """Serve on a socket, and close it, until `started`, which hypercorn calls when it listens, returns."""
     config = Config()
     config.bind = [f"fd://{listener.detach()}"]
-    config.accesslog = None  # it would show queries (trap 4)
+    config.accesslog = None  # it would show the queries of URLs
     config.errorlog = logging.getLogger("hypercorn.error")
     config.graceful_timeout = LINGER
     config.keep_alive_timeout = KEEP_ALIVE

@@ -61,7 +61,10 @@ async def authenticate(service: Service, request: Request) -> Token:
     if token is None:
         error_code = "invalid_token" if text is not None and list(service.tokens.issuers) else ""
         headers = make_challenge(service, request, error_code)
-        raise Problem(401, "token", "expected authorization: Bearer TOKEN", headers=headers)
+        came = "none" if text is None else "one that is unknown, has expired or was revoked"
+        raise Problem(
+            401, "token", f"expected authorization: Bearer TOKEN with a valid token, got {came}", headers=headers
+        )
     if header is None and request.method not in SAFE:
         _check_own_page(request)
     return token

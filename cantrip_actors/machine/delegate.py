@@ -65,7 +65,7 @@ def _get_own_gate(gate: Gate, *, batch: bool) -> Gate:
 
 
 def refuse_too_many(plan: Plan, children: Sized | Refused, before: int) -> Refused | None:
-    """Return the refusal if `before` children and these exceed the ward; None if they may start (X-06)."""
+    """Return the refusal if `before` children and these exceed the ward; None if they may start."""
     if isinstance(children, Refused):
         return None
     most = MOST if plan.wards.max_children is None else plan.wards.max_children

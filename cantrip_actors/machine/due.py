@@ -1,7 +1,7 @@
 """Decides the next step: a record, or an action to carry out. After a record is folded, `due` is called again.
 
-The result depends only on the state, the clock and the budgets, so it is the same in the running loop and after a crash
-(C-02).
+The result depends only on the state, the clock and the budgets, so it is the same in the running loop and after a
+crash.
 """
 
 from __future__ import annotations

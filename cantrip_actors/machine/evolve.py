@@ -1,7 +1,7 @@
 """The state after a record: bookkeeping, total over all kinds of records, and the only code that changes a state.
 
 The live loop folds the records of each step, recovery folds the log, and a fork folds a lineage. A state is obtained in
-no other way, so these three cannot differ (C-01).
+no other way, so these three cannot differ.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def read_mail(
 
     `request` is the id of the open request, if there is one. `can_fold` and `can_undo` say whether the context has
     turns to fold, and whether the entity has an intent to undo. An interrupt and a timeout are void after the episode
-    that they name, and a decision after its request was decided (core.md 3, 4). A body that lacks what its kind needs
+    that they name, and a decision after its request was decided. A body that lacks what its kind needs
     is void too: another version may have posted it.
     """
     key, sender = mail.key, mail.sender or None

@@ -134,7 +134,7 @@ def is_steady(state: State, now: float) -> bool:
     """Return whether a node has renewed in time for a whole ttl.
 
     After an outage of the store all leases look expired until their nodes have renewed them: no node may take them over
-    in that time (N-71).
+    in that time.
     """
     return now - state.steady_since >= state.ttl and now - state.renewed <= state.ttl / 2
 
@@ -145,7 +145,7 @@ def is_ready(state: State, now: float) -> bool:
 
 
 def may_renew(ticked: float, now: float, stall: float) -> bool:
-    """Return whether leases are renewed: the event loop has ticked within `stall` seconds (N-04)."""
+    """Return whether leases are renewed: the event loop has ticked within `stall` seconds."""
     return now - ticked <= stall
 
 

@@ -3,10 +3,10 @@
 Every node has the same facts: the living nodes, their load and their cantrips, and the entities that have work and no
 owner. So no node has to ask another. For each entity all nodes compute the same order of the nodes that can run it,
 more likely those with more room first. The first one takes it; if it is still without an owner at the next poll, the
-second one may, and so on. If two nodes take the same entity, the lease decides between them (N-09).
+second one may, and so on. If two nodes take the same entity, the lease decides between them.
 
-That one rule spreads the entities of a dead node (N-11), keeps to capacities (N-16), prefers nodes with room (N-17),
-needs no coordinator, and leaves an entity that no node serves where it is (N-61).
+That one rule spreads the entities of a dead node, keeps to capacities, prefers nodes with room,
+needs no coordinator, and leaves an entity that no node serves where it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NONE_SEEN: Mapping[str, int] = MappingProxyType({})
 
 OVERLOADED = 1.25
 """A node whose load is more than this multiple of the mean unloads idle entities, so that other nodes load them
-(N-18)."""
+."""
 
 NOISE = 0.05
 """A difference to the mean of less than this part of a capacity is chance, and nothing is unloaded for it: where two
@@ -115,7 +115,7 @@ def can_run(member: Member, candidate: Candidate, members: Iterable[Member]) -> 
     """Return whether a node serves the cantrip with which an entity continues.
 
     An entity that may move goes to the newest release that offers its cantrip's name, so that it does not move back
-    and forth while two releases are deployed (N-60).
+    and forth while two releases are deployed.
     """
     if candidate.may_move and candidate.name is not None:
         offering = [
@@ -159,8 +159,7 @@ def order_among(owners: Iterable[str], me: str, key: str) -> int:
 def may_load(me: Member, candidate: Candidate, members: Sequence[Member]) -> bool:
     """Return whether a node loads an entity with mail at once, and does not leave it to a node with more room.
 
-    A node below half of its capacity loads every such entity; a fuller one only an entity that is placed on it first
-    (N-17).
+    A node below half of its capacity loads every such entity; a fuller one only an entity that is placed on it first.
     """
     place = rank(me, candidate, members)
     return place == 0 or (place < len(members) and me.busy * 2 < me.capacity)

@@ -1,4 +1,4 @@
-"""The account of a queue: its bounds, and the entities that have a place in it (N-50). Without clocks and tables.
+"""The account of a queue: its bounds, and the entities that have a place in it. Without clocks and tables.
 
 An entity takes its place before it begins, under the id that it will have, and keeps it until it is over: while it
 works, sleeps, waits for a person or is stranded, and whichever node runs it. A place belongs to an entity and not to a

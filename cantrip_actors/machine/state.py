@@ -366,7 +366,7 @@ class Sandbox(msgspec.Struct):
 
 
 class State(msgspec.Struct):
-    """The state of an entity: the fold of its records (C-01)."""
+    """The state of an entity: the fold of its records."""
 
     parent_id: str | None = None
     """The turn that the next one follows."""

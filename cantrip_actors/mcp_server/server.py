@@ -14,7 +14,7 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from cantrip_actors import Cantrip, CantripError, Runtime
 from cantrip_actors.mcp_server.callers import CallerRefused, McpCaller
@@ -32,6 +32,7 @@ from cantrip_actors.mcp_server.tools import (
 )
 from cantrip_actors.mcp_server.work import ToolWork, UnknownWork, error_result
 from cantrip_actors.runtime.events.instrument import Instrument, Served
+from cantrip_actors.terms.problems import describe
 
 FRESH: Final = 60_000
 """Milliseconds for which a client may cache the list of tools."""
@@ -126,7 +127,7 @@ class _Handlers:
             arguments: Any = offer.arguments.model_validate(params.arguments or {})
             work = await ToolWork.begin(caller, offer, arguments, survives=has_tasks(context))
         except ValidationError as error:
-            return _explain_faults(params.name, error)
+            return _explain_faults(params, offer.arguments, error)
         except CantripError as error:
             return error_result(caller.runtime.redact(str(error)))
         return await ToolCallRun(caller, context, work).answer(None)
@@ -136,7 +137,7 @@ class _Handlers:
         try:
             work_id = ContinueArguments.model_validate(params.arguments or {}).id
         except ValidationError as error:
-            return _explain_faults(params.name, error)
+            return _explain_faults(params, ContinueArguments, error)
         try:
             work = await caller.read(lambda: ToolWork.find(caller, work_id))
         except UnknownWork:
@@ -204,9 +205,12 @@ class _Measuring:
             self._telemetry.noted(Served(method, shown, error, time.perf_counter() - began))
 
 
-def _explain_faults(tool: str, error: ValidationError) -> types.CallToolResult:
-    faults = (f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors(include_input=False))
-    return error_result(f"{tool}: {'; '.join(faults)}")
+def _explain_faults(
+    params: types.CallToolRequestParams, model: type[BaseModel], error: ValidationError
+) -> types.CallToolResult:
+    faults = describe(error.errors(include_url=False), params.arguments or {})
+    names = ", ".join(model.model_fields)
+    return error_result(f"{params.name}: {'; '.join(faults)}; expected arguments of {names}")
 
 
 class _Errors:

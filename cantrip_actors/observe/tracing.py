@@ -1,7 +1,7 @@
 """Spans of one episode, written with OpenTelemetry's API; `names.py` has their names.
 
     invoke_agent notes                        the episode
-    ├── chat claude-sonnet-4-5                a query, all its attempts
+    ├── chat claude-sonnet-5-5                a query, all its attempts
     ├── execute_tool search                   a gate
     ├── execute_tool python                   a program of a code circle
     │   └── execute_tool search               a gate that it calls

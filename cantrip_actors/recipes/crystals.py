@@ -1,7 +1,7 @@
 """Crystals as recipes write them: a mapping with a model, how to reach it, and on which terms.
 
     crystal:
-      model: anthropic:claude-sonnet-4-5
+      model: anthropic:claude-sonnet-5-5
       api_key: {env: TEAM_KEY}
       limits: {concurrency: 20, tokens_per_minute: 400000}
 
@@ -158,7 +158,7 @@ class CrystalReader:
     ) -> Any:
         reader, model = self._reader, settings.pop("model", None)
         if not isinstance(model, str):
-            text = 'model: expected "family:model", such as "anthropic:claude-sonnet-4-5"'
+            text = 'model: expected "family:model", such as "anthropic:claude-sonnet-5-5"'
             reader.wrong((*where, "model"), text)
             return None
         family, _, rest = model.partition(":")

@@ -44,7 +44,7 @@ class InvalidRecipe(InvalidCantrip):
 
     def __init__(self, path: Path, mistakes: Iterable[Mistake]) -> None:
         self.path = path
-        self.mistakes = tuple(mistakes)
+        self.mistakes: tuple[Mistake, ...] = tuple(mistakes)
         super().__init__("\n".join(self.lines))
 
     @property

@@ -122,7 +122,7 @@ class _RecipeReader(RecipeReader):
             if key in parts:
                 parts[key] = self.part(kind, parts[key], (key,))
         if data.get("crystal") is None:
-            self.wrong((), "cantrip requires a crystal: add for example `crystal: anthropic:claude-sonnet-4-5`")
+            self.wrong((), "cantrip requires a crystal: add for example `crystal: anthropic:claude-sonnet-5-5`")
         if all(data.get(key) is None for key in ("circle", "gates", "max_turns")):
             self.wrong(
                 (),

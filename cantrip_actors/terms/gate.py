@@ -192,18 +192,21 @@ class Gate:
         parameters: Mapping[str, Any] | None = None,
         description: str = "",
         kind: GateKind = "function",
+        foreign: bool = False,
         **settings: Unpack[GateSettings],
     ) -> Gate:
         """Return a gate with a given JSON Schema, such as that of a tool of a server or of a recipe.
 
-        With `kind="deferred"` it has no function: another program delivers the results of its calls.
+        With `kind="deferred"` it has no function: another program delivers the results of its calls. With `foreign` the
+        schema comes from a program that is not trusted: what could cost any amount of time is left unchecked, such as
+        its patterns.
 
         Raises InvalidCantrip if the schema is not valid, or does not describe an object.
         """
         fits = isinstance(parameters, Mapping | None)
         check(fits, f"gate {name}: parameters", "a JSON Schema", parameters, InvalidCantrip)
         schema = dict(parameters) if parameters is not None else {"type": "object"}
-        fault = find_schema_fault(schema)
+        fault = find_schema_fault(schema, foreign=foreign)
         if fault is not None:
             raise InvalidCantrip(f"gate {name}: parameters are not a JSON Schema: {fault}")
         if schema.setdefault("type", "object") != "object":
@@ -214,7 +217,7 @@ class Gate:
             parameters=schema,
             kind="function" if kind == "deferred" else kind,
             function=function,
-            schema=make_validator(schema),
+            schema=make_validator(schema, foreign=foreign),
             **complete_settings(settings, function),
         )
         return gate.defer() if kind == "deferred" else gate

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from cantrip_actors.terms.bounds import DEEPEST, is_deeper
+from cantrip_actors.terms.schema_shape import is_plain
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -44,7 +45,8 @@ def load() -> None:
 def find_schema_fault(schema: Mapping[str, Any], *, foreign: bool = False) -> str | None:
     """Return what is wrong with a JSON Schema, or None. The patterns of a `foreign` one are not compiled.
 
-    The first check of a schema takes several milliseconds. Equal ones are checked once.
+    The first check of a schema that `is_plain` does not recognise takes milliseconds for each part. Equal ones are
+    checked once.
     """
     if is_deeper(schema, DEEPEST):
         return f"it has more than {DEEPEST} levels"
@@ -61,6 +63,8 @@ def _check_text(schema: bytes, foreign: bool) -> str | None:
 
 
 def _check_schema(schema: Mapping[str, Any], foreign: bool) -> str | None:
+    if foreign and is_plain(schema):
+        return None
     from jsonschema import Draft202012Validator, FormatChecker, SchemaError
 
     formats = {"format_checker": FormatChecker(formats=())} if foreign else {}

@@ -20,7 +20,7 @@ from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.loom import MemoryStore, Store
 from cantrip_actors.loom.stores.store import Postponed
 from cantrip_actors.runtime.face.runtime import Runtime
-from cantrip_actors.terms.arguments import check_kind, check_whole, is_number
+from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_number, is_text
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.user_code.attempt import WATCH, CodeKind
 
@@ -81,7 +81,7 @@ class Crash:
         check_whole("call", self.call, 1)
         check_whole("wait", self.wait, 1)
         check_kind("recorded", self.recorded, bool, "True or False")
-        check_kind("gate", self.gate, str | None, "the name of a gate")
+        check(self.gate is None or is_text(self.gate), "gate", "the name of a gate", self.gate, ValueError)
         if self.at not in get_args(CodeMoment):
             raise ValueError(f"at: expected {', '.join(map(repr, get_args(CodeMoment)))}, got {self.at!r}")
         if self.after is not None and not (is_number(self.after) and self.after >= 0):

@@ -98,8 +98,10 @@ class EntityMachine(RuleBasedStateMachine):
         self._process = RestartedProcess(self.backend, self._make_runtime, self._prepare, self._laws)
         answers = self.answers()
         self._is_scripted = answers is not None
-        self.draws_intents = self.intents()
-        self.draws_scripts = st.just([]) if answers is None else st.lists(answers, max_size=3)
+        self.draws_intents: st.SearchStrategy[str] = self.intents()
+        self.draws_scripts: st.SearchStrategy[list[Mapping[str, Any]]] = (
+            st.just([]) if answers is None else st.lists(answers, max_size=3)
+        )
 
     # --- for a subclass to define
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.crystal.scripted import Scripted, scripted
 from cantrip_actors.crystal.stand_ins import REFUSING, STAND_INS, RealQuery
+from cantrip_actors.terms.arguments import check, is_text
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -112,8 +113,9 @@ def replace(crystal: str, stand_in: Crystal | str) -> Iterator[None]:
     Queries that begin in the block go to the stand-in, also those of cantrips that were made before it. An entity that
     is loaded keeps the crystal that it has.
 
-    Raises InvalidCantrip if `stand_in` is no crystal.
+    Raises InvalidCantrip if `crystal` is no name, and if `stand_in` is no crystal.
     """
+    check(is_text(crystal), "replace", 'the name of a crystal, as in "openai:gpt-5"', crystal, InvalidCantrip)
     before = STAND_INS.get(crystal)
     STAND_INS[crystal] = resolve(stand_in)
     try:

@@ -42,7 +42,7 @@ app = typer.Typer(rich_markup_mode=None)
     epilog=examples(
         'cantrip arithmetic "12 * 7"',
         'cantrip arithmetic "-3 - -4" --json',
-        'cantrip arithmetic "12 * 7" --crystal anthropic:claude-sonnet-4-5',
+        'cantrip arithmetic "12 * 7" --crystal anthropic:claude-sonnet-5-5',
         'cantrip arithmetic "2 + 3" --local',
     ),
     context_settings={"ignore_unknown_options": True},  # "-3 - 4" is not an option

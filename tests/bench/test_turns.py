@@ -9,6 +9,7 @@ import pytest
 
 from bench.__main__ import main
 from bench.turns import FLAT_LIMIT, Line, Report, _list_shapes, as_json, as_text
+from bench.turns_where import OTHER, PHASES, find_phase, measure_phases
 from bench.turns_worker import EARLY, LATE, LONG, Job, answer, payload, run_job
 
 ROOT = Path(__file__).parent.parent.parent
@@ -38,7 +39,7 @@ def test_a_measurement_of_the_runtime_has_all_figures(store, backend):
         assert 0 < told["overhead_b"] < 2000
 
 
-@pytest.mark.parametrize("store", ["memory", "jsonl"])
+@pytest.mark.parametrize("store", ["memory", "jsonl", "sqlite"])
 def test_the_floor_is_below_the_runtime(store):
     floor = run_job(Job("floor", store, 20, 20))["cpu_us"]
     assert 0 < floor < run_job(Job("runtime", store, 20, 20))["cpu_us"]
@@ -110,3 +111,28 @@ def test_an_unknown_subcommand_lists_the_known_ones():
     asked = bench("trurns")
     assert asked.returncode == 2
     assert "turns" in asked.stderr
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_the_phases_of_a_turn_add_up_to_its_cost(store: str) -> None:
+    phases = measure_phases(Job("runtime", store, 20, 20))
+    assert phases.samples.keys() <= {*PHASES.values(), OTHER}
+    rendered = phases.render().splitlines()
+    assert rendered[0].startswith(f"20 x 20 turns, {store}: ")
+    assert sum(float(row.split()[0]) for row in rendered[1:]) == pytest.approx(phases.cpu_us, rel=0.02)
+
+
+def test_the_phase_of_a_module_is_that_of_its_nearest_package() -> None:
+    assert find_phase("cantrip_actors.runtime.loom.loom_writer") == "the loom's writer"
+    assert find_phase("cantrip_actors.runtime.face.work") == "the rest of the runtime"
+    assert find_phase("pydantic.main") is None
+
+
+def test_a_figure_over_its_goal_is_printed_and_is_no_failure() -> None:
+    figures = {"cpu_us": 60.0, "peak_mb": 50.0, "per_turn_b": 900.0}
+    lines = [Line(1000, 1, store, figures, 30.0, None) for store in ("memory", "sqlite")]
+    slow = Report(lines, {}, 1, "asyncio")
+    assert [line.times_floor for line in lines] == [2.0, 2.0]
+    assert [line.floor_goal for line in lines] == [1.8, 2.2]
+    assert slow.over == []
+    assert "2.00   1.8" in as_text(slow)

@@ -39,6 +39,7 @@ def test_a_cantrip_of_a_module_is_taken_wherever_a_recipe_is(cantrip, module):
     wrong = cantrip("cast", "desks_of_a_module:other", "go")
     assert (wrong.code, "expected a cantrip, got int" in wrong.err) == (2, True)
     assert "cannot import no_such_module" in cantrip("cast", "no_such_module:desk", "go").err
+    assert 'desks_of_a_module has no "dsk": did you mean "desk"' in cantrip("cast", "desks_of_a_module:dsk", "go").err
 
 
 def test_a_steering_message_and_an_interrupt_say_who_sent_them(cantrip, module, monkeypatch):

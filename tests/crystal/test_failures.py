@@ -64,7 +64,7 @@ QUOTA = "type.googleapis.com/google.rpc.QuotaFailure"
         (400, {"object": "error", "message": "sorry", "code": 400}, False),
     ],
 )
-def test_trap_4_6_errors_are_classified_as_retryable(status, body, retryable):
+def test_errors_are_classified_as_retryable(status, body, retryable):
     error = make_failure("provider", status, body)
     assert (error.status, error.retryable) == (status, retryable)
     assert "sorry" in str(error) or "spend limit" in str(error)
@@ -82,12 +82,12 @@ def test_trap_4_6_errors_are_classified_as_retryable(status, body, retryable):
         ({"error": "sorry"}, 400),
     ],
 )
-def test_trap_4_6_errors_inside_an_answer_have_the_status_of_their_name(body, status):
+def test_errors_inside_an_answer_have_the_status_of_their_name(body, status):
     assert make_failure("provider", 200, body).status == status
 
 
 @pytest.mark.parametrize("told", ["true", "false"])
-def test_trap_4_6_the_retry_header_of_a_server_decides(told):
+def test_the_retry_header_of_a_server_decides(told):
     assert make_failure("p", 400, {}, {"x-should-retry": told}).retryable is (told == "true")
 
 
@@ -121,12 +121,12 @@ def test_trap_4_6_the_retry_header_of_a_server_decides(told):
         ({}, None),
     ],
 )
-def test_trap_4_6_the_wait_is_read_from_headers(headers, seconds):
+def test_the_wait_is_read_from_headers(headers, seconds):
     found = find_retry_after(headers, NOW)
     assert found == (None if seconds is None else pytest.approx(seconds))
 
 
-def test_trap_4_6_the_wait_is_read_from_a_body():
+def test_the_wait_is_read_from_a_body():
     info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.4s"}
     assert make_failure("google", 429, google("RESOURCE_EXHAUSTED", info)).retry_after == 34.4
     passed_on = {"error": {"code": 429, "message": "sorry", "metadata": {"headers": {"Retry-After": "7"}}}}
@@ -143,7 +143,7 @@ def test_trap_4_6_the_wait_is_read_from_a_body():
         ("Please try again later.", None),
     ],
 )
-def test_trap_4_6_the_wait_is_read_from_a_message(words, seconds):
+def test_the_wait_is_read_from_a_message(words, seconds):
     told = {"type": "response.failed", "response": {"error": {"code": "rate_limit_exceeded", "message": words}}}
     with pytest.raises(ProviderError) as caught:
         fed("openai", told)
@@ -187,12 +187,12 @@ class TestQueries:
         ("openai", {"type": "response.failed", "response": {"error": {"code": "vector_store_timeout"}}}, 504, True),
     ],
 )
-def test_trap_4_6_errors_in_unusual_positions_are_found(family, event, status, retryable):
+def test_errors_in_unusual_positions_are_found(family, event, status, retryable):
     with pytest.raises(ProviderError) as caught:
         fed(family, event)
     assert (caught.value.status, caught.value.retryable) == (status, retryable)
 
 
-def test_trap_4_6_an_event_named_error_is_an_error():
+def test_an_event_named_error_is_an_error():
     with pytest.raises(ProviderError, match="out of memory"):
         decode("openai-chat", [b'event: error\ndata: {"message": "out of memory"}\n\n'])

@@ -37,7 +37,7 @@ class TestGemini:
     """`CONTINUATION`: the same is asked again, with the token that came."""
 
     @pytest.mark.rule("CRYSTAL-1", "CRYSTAL-6")
-    async def test_trap_4_4_continuation_repeats_the_query_with_the_token(self):
+    async def test_continuation_repeats_the_query_with_the_token(self):
         seen = []
         async with FaultyServer(SCRIPT) as server:
             crystal = google("gemini-3-pro-preview", base_url=server.url, api_key="k")
@@ -125,7 +125,7 @@ class TestReplay:
 
 
 @pytest.mark.rule("CRYSTAL-1")
-async def test_trap_4_1_10_the_parts_before_and_after_a_pause_go_back_whole():
+async def test_the_parts_before_and_after_a_pause_go_back_whole():
     tool = {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}
     paused = [
         {"type": "message_start", "message": {"model": "claude-x", "usage": {"input_tokens": 5}}},

@@ -73,7 +73,7 @@ class TestRefusedParameters:
             response = await answer(openai("m", chat=True, base_url=server.url, api_key="k"))
         assert response.metadata["left_out"] == ("temperature", "top_p")
 
-    async def test_trap_4_3_7_a_text_is_sent_with_every_call_after_the_server_asked_for_one(self):
+    async def test_a_text_is_sent_with_every_call_after_the_server_asked_for_one(self):
         message = "messages.2.content: none is not an allowed value"
         async with FaultyServer(refusing('"content":null', message)) as server:
             crystal = openai("m", chat=True, base_url=server.url, api_key="k")
@@ -84,7 +84,7 @@ class TestRefusedParameters:
             with pytest.raises(ProviderError, match="temperature of the sun"):
                 await openai("m", chat=True, base_url=server.url, api_key="k").invoke(GO)
 
-    async def test_trap_4_1_4_blocks_that_are_refused_are_left_out_of_this_context(self):
+    async def test_blocks_that_are_refused_are_left_out_of_this_context(self):
         thinking = {"type": "thinking", "thinking": "hm", "signature": "c3RhbGU="}
         block = {"provider": "anthropic", "model": "claude-x", "content": [thinking, {"type": "text", "text": "a"}]}
         context = [*GO, Message("assistant", "a", blocks=(block,)), Message("user", "on")]
@@ -103,7 +103,7 @@ class TestForcing:
 
     CALL = '{"tool": "done", "arguments": {"answer": 42}}'
 
-    async def test_trap_4_5_a_required_call_is_asked_for_by_schema_when_the_server_ignores_tool_choice(self):
+    async def test_a_required_call_is_asked_for_by_schema_when_the_server_ignores_tool_choice(self):
         seen = []
         script = [Reply(framed("openai-chat", Said("", "I talk."))), Reply(framed("openai-chat", Said("", self.CALL)))]
         async with FaultyServer(script) as server:
@@ -175,7 +175,7 @@ class TestForcing:
             response = await ask(local(server.url, "m"), query, retry=Retry())
         assert response.tool_calls[0].gate == "done"
 
-    async def test_trap_4_5_openrouter_sends_no_forced_call_together_with_reasoning(self):
+    async def test_openrouter_sends_no_forced_call_together_with_reasoning(self):
         async with FaultyServer([Reply(framed("openai-chat", Said("", "", (("done", {}),))))]) as server:
             crystal = openrouter("x/y", base_url=server.url, api_key="k")
             await crystal.invoke(GO, TOOLS, "required", {"effort": "high"})
@@ -196,12 +196,12 @@ class TestServers:
     def router(url):
         return openrouter("x/y", base_url=url, api_key="k")
 
-    async def test_trap_4_5_the_reported_cost_is_used(self):
+    async def test_the_reported_cost_is_used(self):
         sent = STREAMS["openai-chat"](Said("", "hi"))
         sent[-1]["usage"]["cost"] = 0.25
         assert (await self.heard(self.router, *sent)).usage.cost == 0.25
 
-    async def test_trap_4_5_reasoning_details_go_back_unmodified(self):
+    async def test_reasoning_details_go_back_unmodified(self):
         pieces = [
             {"type": "reasoning.text", "text": "h", "index": 0, "format": "anthropic-claude-v1"},
             {"type": "reasoning.text", "text": "m", "index": 0},
@@ -222,7 +222,7 @@ class TestServers:
         assert details == response.blocks[0]["content"]["reasoning_details"]
 
     @pytest.mark.parametrize("streamed", [False, True])
-    async def test_trap_4_5_several_reasoning_details_of_one_type_go_back_as_they_came(self, streamed: bool):
+    async def test_several_reasoning_details_of_one_type_go_back_as_they_came(self, streamed: bool):
         details = [
             {"type": "reasoning.summary", "summary": "one", "id": "rs_1", "format": "openai-responses-v1"},
             {"type": "reasoning.summary", "summary": "two", "id": "rs_2", "format": "openai-responses-v1"},
@@ -237,7 +237,7 @@ class TestServers:
                 response = await self.router(server.url).invoke(GO)
         assert response.blocks[0]["content"]["reasoning_details"] == details
 
-    async def test_trap_4_5_an_error_in_an_answer_with_status_200_is_raised(self):
+    async def test_an_error_in_an_answer_with_status_200_is_raised(self):
         error = {"error": {"code": 402, "message": "no credits"}}
         for body in (json.dumps(error).encode(), events(error)):
             async with FaultyServer([Reply(body)]) as server:
@@ -245,19 +245,19 @@ class TestServers:
                     await self.router(server.url).invoke(GO)
             assert (caught.value.status, caught.value.retryable) == (402, False)
 
-    async def test_trap_4_5_a_nested_completion_is_read(self):
+    async def test_a_nested_completion_is_read(self):
         inner = {"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], "model": "m"}
         body = json.dumps({"choices": None, "provider": inner}).encode()
         async with FaultyServer([Reply(body, content_type="application/json")]) as server:
             assert (await self.router(server.url).invoke(GO)).content == "hi"
 
-    async def test_trap_4_5_a_model_that_is_still_loading_is_a_retryable_error(self):
+    async def test_a_model_that_is_still_loading_is_a_retryable_error(self):
         async with FaultyServer([failing(503, {"error": {"message": "Loading model"}})]) as server:
             with pytest.raises(ProviderError, match="Loading model") as caught:
                 await local(server.url, "m").invoke(GO)
         assert caught.value.retryable is True
 
-    async def test_trap_4_5_a_local_server_needs_no_key(self, monkeypatch):
+    async def test_a_local_server_needs_no_key(self, monkeypatch):
         monkeypatch.delenv("LOCAL_API_KEY", raising=False)
         async with FaultyServer([Reply(framed("openai-chat", Said("", "hi")))]) as server:
             await local(server.url, "m").invoke(GO)
@@ -265,7 +265,7 @@ class TestServers:
 
 
 @pytest.mark.real_time
-async def test_trap_4_1_10_an_interrupted_turn_is_continued():
+async def test_an_interrupted_turn_is_continued():
     tool = {"type": "server_tool_use", "id": "srv", "name": "web_search", "input": {}}
     start = {"type": "message_start", "message": {"model": "claude-x", "usage": {"input_tokens": 5}}}
     first = [

@@ -245,7 +245,7 @@ def test_the_states_that_a_list_of_entities_takes_are_those_of_the_loom() -> Non
         ("entities?state=typo", 422, "state: expected 'active', 'waiting', 'idle', 'terminated'"),
         ("entities?parent=nobody", 404, "no entity has this id or name"),
         ("entities?nmae=bob", 422, 'nmae: nothing here has this name: did you mean "name"?'),
-        ("entities?limit=0", 422, "limit: expected greater than or equal to 1"),
+        ("entities?limit=0", 422, "limit: expected at least 1, got"),
         ("entities/bob/events?after=typo", 422, "after: expected an id of this stream, or 0"),
         ("entities/bob/story?before=typo", 422, "before: expected an id"),
         ("entities/bob/spending?zone=Mars", 422, "zone: expected a name of the IANA database"),

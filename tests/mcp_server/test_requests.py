@@ -160,7 +160,10 @@ async def test_a_continued_call_that_is_given_up_cancels_nothing_and_unknown_ids
             await client.call_tool("continue", {"id": entity.id})
         done = await client.call_tool("continue", {"id": entity.id})
         assert done.content[0].text == "it said: slept"  # type: ignore[union-attr]
-        for arguments, words in (({"id": "other"}, "no call has the id 'other'"), ({}, "id: Field required")):
+        for arguments, words in (
+            ({"id": "other"}, "no call has the id 'other'"),
+            ({}, 'missing required argument "id"; expected arguments of id'),
+        ):
             failed = await client.call_tool("continue", arguments)
             assert failed.is_error
             assert words in failed.content[0].text  # type: ignore[union-attr]
@@ -188,3 +191,23 @@ def test_a_question_that_no_form_can_show_is_asked_for_as_json(era: str) -> None
         form, where = asks(deep)
         assert where == "json"
         assert form["properties"]["answer"]["type"] == "string"
+
+
+@pytest.mark.rule("W-41")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, 'missing required argument "intent"'),
+        ({"intent": ""}, "got ''"),
+        ({"intent": "go", "wiat": 3}, 'unexpected argument "wiat"'),
+    ],
+)
+async def test_mistakes_in_the_arguments_of_a_tool_are_named_with_what_it_takes(
+    arguments: dict[str, object], words: str, era: str
+) -> None:
+    async with connected(era) as (client, _):
+        failed = await client.call_tool("helper", arguments)
+    assert failed.is_error
+    text = failed.content[0].text  # type: ignore[union-attr]
+    assert words in text
+    assert "expected arguments of intent, " in text

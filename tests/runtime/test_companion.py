@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, Companion, EntityCrashed, Folding, Here, Runtime, scripted
@@ -80,6 +81,20 @@ async def test_an_entity_crashes_for_good_when_its_companion_keeps_raising() -> 
 
 
 @pytest.mark.rule("F-29")
+@pytest.mark.rule("K-24")
+async def test_a_caller_gets_its_answer_at_once_when_the_companion_crashes_at_the_end() -> None:
+    class Crashing(Companion):
+        async def ends(self, here: Here, outcome: Any) -> None:
+            raise ZeroDivisionError
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(accompanied([done(1), done(2)], Crashing()), "one", name="notes")
+        await entity.episode()
+        began = anyio.current_time()
+        assert (await entity.send("two", timeout=0.5)).result == 2
+        assert anyio.current_time() == began  # the second restart waits for a second
+
+
 async def test_children_have_no_companion_unless_they_get_one() -> None:
     companion = Told()
     made = accompanied(

@@ -105,6 +105,7 @@ async def test_a_process_dies_after_some_seconds_wherever_it_is() -> None:
     [
         (Crash, "expected one of write, gate, query and after, got none of them"),
         (lambda: Crash(1, gate="look"), "expected one of write, gate, query and after, got write, gate"),
+        (lambda: Crash(gate=""), "gate: expected the name of a gate, got ''"),
         (lambda: Crash(query=0), "query: expected a whole number"),
         (lambda: Crash(gate="look", call=0), "call: expected a whole number"),
         (lambda: Crash(gate="look", wait=0), "wait: expected a whole number"),

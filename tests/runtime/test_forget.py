@@ -53,6 +53,17 @@ async def test_forget_deletes_one_shot_and_long_lived_entities(place, tmp_path):
 
 
 @pytest.mark.rule("C-50")
+async def test_an_entity_that_several_callers_forget_at_once_is_forgotten_for_each_of_them(place):
+    async with Runtime.open(place.url) as runtime:
+        episode = await runtime.cast(secret(), "go")
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(runtime.forget, episode.entity_id)
+            tasks.start_soon(runtime.prune, 0)
+        assert runtime.loom.is_forgotten(episode.entity_id)
+
+
+@pytest.mark.rule("C-50")
 async def test_a_loom_opens_again_after_an_entity_with_decisions_is_forgotten(place, tmp_path):
     says = [say("question", text="MARK-text"), say("question", text="And now?"), done("MARK-result")]
     decided = cantrip(says, "question")

@@ -140,6 +140,20 @@ async def test_a_query_to_a_provider_is_refused_and_says_what_to_do() -> None:
                 await runtime.cast(QUOTING, "milk?")
 
 
+async def test_a_query_is_refused_without_a_key_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with refuse_real_queries():
+        async with Runtime.open("memory:") as runtime:
+            with pytest.raises(RealQuery):
+                await runtime.cast(Cantrip("openai:gpt-5", gates=[], max_turns=2), "tea?")
+
+
+@pytest.mark.parametrize("name", ["", None, 5])
+def test_a_stand_in_for_what_is_no_name_is_refused(name: Any) -> None:
+    with pytest.raises(InvalidCantrip, match="replace: expected the name of a crystal"), replace(name, scripted([])):
+        pass
+
+
 @pytest.mark.real_time
 async def test_a_server_on_this_machine_is_no_provider() -> None:
     async with FaultyServer([Reply(body("local"))]) as server, local(server.url, "m") as model:

@@ -1,8 +1,8 @@
 """OpenRouter: Chat Completions in front of many providers, with reasoning that has to be sent back unmodified.
 
 It differs from `chat.py`: errors arrive in answers with status 200, costs with the token counts, and reasoning as
-`reasoning_details`. A forced call makes it drop reasoning silently (section 4.5 of the landscape), so a query that
-wants both asks for the call in words.
+`reasoning_details`. A forced call makes it drop reasoning silently, so a query that wants both asks for the call in
+words.
 """
 
 from __future__ import annotations

@@ -52,15 +52,15 @@ class Fallback(AnsweringCrystal):
         when: Callable[[CrystalError], bool],
         crystals: tuple[Crystal, ...] | None = None,
     ) -> None:
-        self.given = tuple(members)
-        self.crystals = tuple(map(resolve, members)) if crystals is None else crystals
+        self.given: tuple[Crystal | str, ...] = tuple(members)
+        self.crystals: tuple[Crystal, ...] = tuple(map(resolve, members)) if crystals is None else crystals
         self.when = when
-        self.name = f"fallback({', '.join(map(get_crystal_name, self.crystals))})"
+        self.name: str = f"fallback({', '.join(map(get_crystal_name, self.crystals))})"
         windows = [getattr(crystal, "context_window", None) for crystal in self.crystals]
         # the smallest, so that folding happens in time for every crystal
-        self.context_window = min((window for window in windows if isinstance(window, int)), default=None)
+        self.context_window: int | None = min((window for window in windows if isinstance(window, int)), default=None)
         # a budget in dollars might never be exhausted if one crystal has no prices
-        self.has_prices = not any(getattr(crystal, "has_prices", None) is False for crystal in self.crystals)
+        self.has_prices: bool = not any(getattr(crystal, "has_prices", None) is False for crystal in self.crystals)
         self._bound: dict[int, Crystal] = {}
 
     def check_server_tools(self, tools: Sequence[ServerTool]) -> None:

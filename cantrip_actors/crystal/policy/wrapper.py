@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from cantrip_actors.terms.crystal import Crystal, get_crystal_name
+from cantrip_actors.terms.file import File
 from cantrip_actors.terms.server_tools import ServerTool
 
 
@@ -13,12 +14,12 @@ class CrystalWrapper:
 
     def __init__(self, crystal: Crystal, name: str = "") -> None:
         self.crystal = crystal
-        self.name = f"{name}{get_crystal_name(crystal)}"
+        self.name: str = f"{name}{get_crystal_name(crystal)}"
         window = getattr(crystal, "context_window", None)
-        self.context_window = window if isinstance(window, int) else None
-        self.image_tokens = getattr(crystal, "image_tokens", None)
-        self.why_not = getattr(crystal, "why_not", None)
-        self.has_prices = getattr(crystal, "has_prices", None)
+        self.context_window: int | None = window if isinstance(window, int) else None
+        self.image_tokens: Callable[[File], int] | None = getattr(crystal, "image_tokens", None)
+        self.why_not: Callable[[File], str | None] | None = getattr(crystal, "why_not", None)
+        self.has_prices: bool | None = getattr(crystal, "has_prices", None)
 
     def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
         """Raise InvalidCantrip if the crystal does not accept one of the tools."""

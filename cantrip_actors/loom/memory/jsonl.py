@@ -89,12 +89,12 @@ class JsonlStore(MemoryStore):
         seal_key: GivenKey = None,
     ) -> None:
         super().__init__()
-        self.path = Path(path).absolute()
-        self.where = str(self.path)
+        self.path: Path = Path(path).absolute()
+        self.where: str = str(self.path)
         self.read_only = read_only
         self.durability = durability
-        self.blocking = durability == "power"
-        self.recovered = 0
+        self.blocking: bool = durability == "power"
+        self.recovered: int = 0
         self._disk = disk or Disk()
         self._file = LineFile(self.path, lambda: self._disk, read_only=read_only, synced=self.blocking)
         self._writing = threading.Lock()  # an account may change while a thread writes records

@@ -17,7 +17,7 @@ The rules of this file:
 - Writers of a sealed loom take turns, whatever tree they write for: its head covers all trees.
 - Several looms may share a database, each in a schema of its own: `?schema=name`.
 - Behind a pooler (pgbouncer) each transaction may use another connection to the server, with another client's settings.
-  So there every transaction sets its own settings, and nothing is prepared (N-75).
+  So there every transaction sets its own settings, and nothing is prepared.
 
 `process` commits with `synchronous_commit = on`, the server's own promise, which survives a power cut if the server is
 configured for that; so does `power`. `none` does not wait for the server's disk.
@@ -180,7 +180,7 @@ class PostgresStore(TableStore):
     # ---------------------------------------------------------------------------------------------------------- opening
 
     def _connect(self, *, writes: bool = False, lock_timeout: float = WAITING) -> Raw:
-        """Return a new connection; if it `writes`, no timeout of the server cancels its statements (N-74)."""
+        """Return a new connection; if it `writes`, no timeout of the server cancels its statements."""
         try:
             connection = psycopg.connect(self._url, autocommit=True, connect_timeout=PATIENCE)
             pid, now = connection.execute(f"select pg_backend_pid(), {self._now}").fetchone() or (None, None)
@@ -216,10 +216,10 @@ class PostgresStore(TableStore):
         self, how: Literal["set", "set local"], *, writes: bool, lock_timeout: float
     ) -> list[sql.Composed]:
         given = {"search_path": sql.Identifier(self.schema), "lock_timeout": _format_time(lock_timeout)}
-        given |= {"enable_seqscan": sql.Literal("off"), "jit": sql.Literal("off")}  # whatever the statistics say (N-77)
+        given |= {"enable_seqscan": sql.Literal("off"), "jit": sql.Literal("off")}  # whatever the statistics say
         if self.durability == "none":
             given["synchronous_commit"] = sql.SQL("off")
-        if writes:  # a cancelled commit that waits for a standby stays, visible but not safe (N-74)
+        if writes:  # a cancelled commit that waits for a standby stays, visible but not safe
             given["statement_timeout"] = sql.Literal("0")
         if writes:  # frees the locks of a writer that was frozen or whose machine vanished
             given["idle_in_transaction_session_timeout"] = _format_time(SILENCE)
@@ -267,7 +267,7 @@ class PostgresStore(TableStore):
         db.execute("select pg_advisory_xact_lock(?)", (SETTING_UP,))
 
     def can_join(self) -> str:
-        """Return why no node can join; "" if one can. A node's own connections need a direct address (N-07)."""
+        """Return why no node can join; "" if one can. A node's own connections need a direct address."""
         if not self.is_pooled:
             return ""
         return "the address is that of a pooler, and a node keeps connections of its own: give the server's address"
@@ -349,7 +349,7 @@ class PostgresStore(TableStore):
         """Raise LoomError if the server lacks a record of a tree that this process has written.
 
         A server that failed over may have forgotten records. The entity in memory is ahead of the loom then: it has to
-        be read again before it records anything (N-73).
+        be read again before it records anything.
         """
         if known.writer == self._writers or known.link == tree.head:
             return
@@ -444,7 +444,7 @@ class PostgresStore(TableStore):
         return left > 0 and not is_gone(owner)
 
     def clock(self) -> float:
-        """Return the server's clock, extrapolated from the last contact (N-03)."""
+        """Return the server's clock, extrapolated from the last contact."""
         heard, at = self._heard
         return heard + time.monotonic() - at
 
@@ -452,7 +452,7 @@ class PostgresStore(TableStore):
         self._heard = heard, time.monotonic()
 
     def _run_while_renewing(self, work: Callable[[Connection], T], *, is_single: bool = False) -> T:
-        """Do `work` on the connection of renewals (N-04): in a transaction, unless it `is_single`, of one statement."""
+        """Do `work` on the connection of renewals: in a transaction, unless it `is_single`, of one statement."""
 
         def run(connection: Raw) -> T:
             with self._set_up(connection), nullcontext() if is_single else connection.transaction():
@@ -560,11 +560,11 @@ class PostgresStore(TableStore):
         return f"cantrip_{blake2b(self.schema.encode(), digest_size=12).hexdigest()}"
 
     def hint(self) -> None:
-        """Send a hint to the other processes, in a transaction of its own, because NOTIFY locks the server (N-30)."""
+        """Send a hint to the other processes, in a transaction of its own, because NOTIFY locks the server."""
         self._run_while_renewing(lambda db: db.execute(f"notify {self._channel}"), is_single=True)
 
     def listen(self, receive: Callable[[], object], stopped: threading.Event) -> None:
-        """Call `receive` for each hint, on a connection of its own that is in no transaction (N-32)."""
+        """Call `receive` for each hint, on a connection of its own that is in no transaction."""
         try:
             with self._connect() as connection:
                 connection.execute(f"listen {self._channel}".encode())

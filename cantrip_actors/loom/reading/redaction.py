@@ -28,6 +28,7 @@ from cantrip_actors.records.records import Header, Record, Requested, get_images
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.outcome import Outcome
 
 R = TypeVar("R", bound=Record)
 V = TypeVar("V", bound=Any)
@@ -72,6 +73,18 @@ def redact_mail(mail: Mail, redactor: Redactor) -> Mail:
     """Return mail without secrets in its text, and without the bytes of its images."""
     images = tuple(_redact_image(image, redactor, show=False) for image in mail.images)
     return dataclasses.replace(mail, body=redactor.value(mail.body), images=images)
+
+
+def redact_outcome(outcome: Outcome, redactor: Redactor) -> Outcome | None:
+    """Return the outcome of an episode without secrets; None if its text may have been cut within one.
+
+    Then the records have to be redacted before the outcome is made of them.
+    """
+    if outcome.summary is not None:
+        return None
+    images = tuple([_redact_image(image, redactor, show=True) for image in outcome.images])
+    error = None if outcome.error is None else redactor.text(outcome.error)
+    return replace(outcome, result=redactor.value(outcome.result), error=error, images=images)
 
 
 def redact_fields(fact: V, redactor: Redactor) -> V:
@@ -124,6 +137,10 @@ class RedactedLoom(Loom):
     def header(self, entity_id: str) -> Header:
         """Return the redacted header of an entity."""
         return redact_record(self._loom.header(entity_id), self._redactor)
+
+    def header_in_force(self, entity_id: str) -> Header:
+        """Return the redacted header of an entity with its current cantrip, call, circle and crystal."""
+        return redact_record(self._loom.header_in_force(entity_id), self._redactor)
 
     def page(
         self,

@@ -166,7 +166,8 @@ class Loom:
 
     def header_in_force(self, entity_id: str) -> Header:
         """Return the header of an entity with its current cantrip, call, circle and crystal. Raises LoomError."""
-        return find_header_in_force(self.header(entity_id), self.records(entity_id))
+        header = self.header(entity_id)
+        return find_header_in_force(header, [record for _, record in self._store.asides(entity_id)])
 
     def header_at(self, turn_id: str) -> Header:
         """Return the header of a turn's entity with the cantrip, call, circle and crystal in force at that turn.

@@ -1,4 +1,4 @@
-"""Sealed looms: their hash chains are made with a key, so that only its holders can write history (X-21).
+"""Sealed looms: their hash chains are made with a key, so that only its holders can write history.
 
 A loom is sealed from its beginning or never. Its public part is a `SealMark`: a random salt and a check. The loom's own
 keys are made from the salt and the secret, so that no record of another loom with the same secret fits. The check

@@ -130,14 +130,14 @@ class SqliteStore(TableStore):
         seal_key: GivenKey = None,
     ) -> None:
         self._seal_key = seal_key
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         self.migrated: Migrated | None = None
         """The upgrade of tables of an earlier version at opening, if there was one."""
         self._migrate = migrate
-        self.where = str(self.path)
+        self.where: str = str(self.path)
         self.read_only = read_only
         self.durability = durability
-        self.blocking = durability == "power"
+        self.blocking: bool = durability == "power"
         self._writing = threading.Lock()  # one batch at a time, from any thread
         self._writer: sqlite3.Connection | None = None
         self._known = KnownRows()

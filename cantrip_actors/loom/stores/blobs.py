@@ -56,7 +56,7 @@ def _read_bytes(find: Callable[[str], Blob | None], digest: str) -> bytes | None
 def address_of(image: File) -> str | None:
     """Return an address that shows the image anywhere: its own, or one made of its bytes; None without bytes.
 
-    Another file has only its own address; exports describe such a file (R-20).
+    Another file has only its own address; exports describe such a file.
     """
     if image.url is not None or not isinstance(image, Image):
         return image.url

@@ -7,7 +7,7 @@ written. Time only decides when another holder may claim. A holder that was froz
 finds its token outdated and is refused (`Fenced`), whatever its clock says; a holder that is merely late, and has not
 been replaced, continues.
 
-That time is not a wall clock, which people and programs set (C-66). If all holders run on one machine, as those of an
+That time is not a wall clock, which people and programs set. If all holders run on one machine, as those of an
 SQLite file, it is the time since that machine started (`read_boot_clock`), and no time ends the lease of a process that
 still runs (`is_alive`). A Postgres server provides the time for its machines.
 
@@ -20,9 +20,9 @@ the leases of a holder that has ended in a running process and could not release
 may have been out of reach.
 
 An entity may cause the death of its process. So each lease counts how many holders in a row did not release it while
-the entity had work; after `DEATHS` of them the entity is quarantined (C-65). An idle entity without mail cannot kill a
+the entity had work; after `DEATHS` of them the entity is quarantined. An idle entity without mail cannot kill a
 process, so the deaths of its holders do not count. The count begins anew after a holder that took the entity over and
-recorded something for it (W-43): a lease has the last link of the tree as it was when it was claimed. A holder may also
+recorded something for it: a lease has the last link of the tree as it was when it was claimed. A holder may also
 quarantine its entity, because it crashes again and again. A quarantine ends at its time, or when a claim lifts it; one
 that follows it without progress lasts twice as long (`compute_length`).
 """
@@ -48,7 +48,7 @@ from cantrip_actors.terms.errors import EntityCrashed, LoomError
 NO_LEASES: Mapping[str, int] = MappingProxyType({})
 
 REMAINS: Final = 86_400.0
-"""Seconds after which a dead holder without leases is forgotten, and a dead node no longer listed (N-02)."""
+"""Seconds after which a dead holder without leases is forgotten, and a dead node no longer listed."""
 
 DEATHS: Final = 3
 """Holders in a row that may die before an entity is quarantined."""

@@ -1,4 +1,4 @@
-"""The nodes of a loom: runtimes that have joined, so that they take over each other's entities (N-01).
+"""The nodes of a loom: runtimes that have joined, so that they take over each other's entities.
 
 A node is a holder of leases (`lease`) with a row that describes it: its name, its release, what it serves, how much it
 may run. The table is made when the first node joins, so a loom without nodes has no trace of them. An entity's lease

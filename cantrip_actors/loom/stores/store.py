@@ -437,7 +437,7 @@ class Store(LeaseStore):
         """Do the work of `drop_submission` in a transaction."""
 
     def risks(self) -> list[str]:
-        """Return the ways in which acknowledged records may be lost, for an administrator (N-70)."""
+        """Return the ways in which acknowledged records may be lost, for an administrator."""
         return []
 
     def can_hint(self) -> bool:

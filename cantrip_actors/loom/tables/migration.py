@@ -1,4 +1,4 @@
-"""How tables of another version are opened (N-66).
+"""How tables of another version are opened.
 
 Opening tables of an earlier version for writing upgrades them, in one transaction. Tables of a later version are used
 as they are, if that version has only added to them. All others are refused, with their version in the message.

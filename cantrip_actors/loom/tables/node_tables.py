@@ -165,7 +165,7 @@ class NodeTables(Tables):
         """Keep others from making tables at the same time."""
 
     def _keep_small(self, db: Connection, tables: Sequence[str]) -> None:
-        """Have tables vacuumed often, whose rows change or go all the time (N-77)."""
+        """Have tables vacuumed often, whose rows change or go all the time."""
 
     def _run_while_renewing(self, work: Callable[[Any], T], *, is_single: bool = False) -> T:  # noqa: ARG002  # no matter
         """Do `work` in a transaction that no append delays; `is_single` if it is one statement."""
@@ -314,7 +314,7 @@ class NodeTables(Tables):
         `seen` is the result of a `survey` just made.
 
         It reads the leases of dead holders, the entities at work without a lease, and the inboxes with mail; entities
-        that are idle or run elsewhere cost nothing (N-15). Quarantined ones are left out.
+        that are idle or run elsewhere cost nothing. Quarantined ones are left out.
         """
         if seen is None:
             free = [(decode_text(entity), bool(is_busy)) for entity, is_busy in self._fetch_rows(_FREE, limit, limit)]

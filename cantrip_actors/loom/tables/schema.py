@@ -23,7 +23,7 @@ from collections.abc import Mapping
 VERSION = 1
 """The version of these tables; lines have a version of their own, `codec.SCHEMA`."""
 READABLE_BY = 1
-"""The earliest version that reads and writes these tables as they are, beside processes of this version (N-66).
+"""The earliest version that reads and writes these tables as they are, beside processes of this version.
 
 It is recorded with the version. A step that only adds tables, indexes and columns with defaults does not raise it:
 every statement names its columns, so additions do not disturb an earlier version.

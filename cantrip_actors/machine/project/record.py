@@ -162,7 +162,7 @@ def as_intent(record: Record) -> IntentGiven | None:
 def is_for_lease_holder(record: Record) -> bool:
     """Return whether only the holder of the lease may append the record.
 
-    Any process may append a reward (LOOM-3), and withdraw mail (C-19): these records change no state.
+    Any process may append a reward (LOOM-3), and withdraw mail: these records change no state.
     """
     kind = type(record)
     return kind is not Rewarded and not (kind is MailRefused and record.is_withdrawn)  # type: ignore[union-attr]  # its type

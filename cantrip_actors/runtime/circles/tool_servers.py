@@ -32,6 +32,7 @@ from cantrip_actors.runtime.events.instrument import Fact, SessionEnded
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.errors import RuntimeClosed
+from cantrip_actors.terms.json_schema import load
 from cantrip_actors.terms.server_prompt import Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import (
     Changed,
@@ -322,12 +323,13 @@ class ToolServers:
         self, cantrip: Cantrip, recorded: Mapping[str, ListedTools], listed: Mapping[str, Sequence[Tool]]
     ) -> Cantrip:
         """Return a cantrip with the recorded tools of its servers, or with those that they list now."""
+        load()  # the event loop checks the arguments of their calls
         servers = cantrip.circle.servers
         new = {server.name: ListedTools.of(server, listed[server.name]) for server in servers if server.name in listed}
         return self.complete_cantrip(cantrip, {**recorded, **new})
 
     def _report_risks(self, cantrip: Cantrip, completed: Cantrip) -> None:
-        """Log once that a cantrip has the lethal trifecta because of its servers' hints about their tools (X-43)."""
+        """Log once that a cantrip has the lethal trifecta because of its servers' hints about their tools."""
         if cantrip.circle.has_lethal_trifecta or not completed.circle.has_lethal_trifecta or cantrip.id in self._warned:
             return
         self._warned.add(cantrip.id)

@@ -150,7 +150,7 @@ class CrystalActor(Actor):
                 continue
             try:
                 grant = await draw(limits, ask)
-            except LoomError as error:  # until the account is back, no query begins beyond the drawn slice (N-55)
+            except LoomError as error:  # until the account is back, no query begins beyond the drawn slice
                 _log.warning("shared limits cannot be read", crystal=self._name, limits=limits.shared, why=str(error))
                 await anyio.sleep(FRESH)
                 continue

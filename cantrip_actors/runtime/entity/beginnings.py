@@ -209,7 +209,7 @@ class Beginnings:
             await self.begin(beginning, waits=True)
 
     async def withdraw(self, entity_id: str, id: str) -> bool:
-        """Remove a submission whose entity has not begun; return False if it has begun, or begins now (C-19).
+        """Remove a submission whose entity has not begun; return False if it has begun, or begins now.
 
         The lease of the entity's id decides. A process that holds it to begin the entity finds the submission there,
         and one that claims it later finds it gone.

@@ -294,7 +294,6 @@ class EntityActor(Actor):
         cell = self._cell
         cell.episode = None
         await self._performer.notify_end(outcome)
-        cell.settle(self._recorder.state.episode.key, outcome)
         if (instrument := self._environment.instrument) is not None and cell.caller.sent:
             instrument.noted(MailSettled(cell.caller.sent, self._recorder.make_moment().at))
 

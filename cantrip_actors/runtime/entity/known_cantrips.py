@@ -77,7 +77,7 @@ class KnownCantrips:
             self.offer(cantrip)
 
     def add(self, cantrip: Cantrip) -> None:
-        """Remember the cantrip of a root entity; report one that is new and has the lethal trifecta (X-43)."""
+        """Remember the cantrip of a root entity; report one that is new and has the lethal trifecta."""
         if cantrip.id not in self._used and cantrip.circle.has_lethal_trifecta:
             risks = {risk: list(gates) for risk, gates in cantrip.circle.risks.items()}
             _log.warning("a cantrip has the lethal trifecta", cantrip=cantrip.id, name=cantrip.name, **risks)

@@ -351,9 +351,7 @@ class Launcher:
         core = self._core
         facts = await core.in_store(partial(core.loom.facts, entity_id, "unless_held" if waits else "never"))
         if not facts.header.lasting:
-            raise InvalidIntent(
-                "send: this entity was cast and ends with its first intent: only a long-lived one takes more"
-            )
+            raise InvalidIntent("this entity was cast and ends with its first intent: only a long-lived one takes more")
         if facts.life >= Life.OVER:
             if key is None:
                 how = await core.in_store(partial(core.loom.state, entity_id))

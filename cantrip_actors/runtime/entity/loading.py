@@ -1,6 +1,6 @@
 """Load the state of an entity from its newest checkpoint and the records after it.
 
-Without a usable checkpoint, the whole log is folded: the result is the same (C-06).
+Without a usable checkpoint, the whole log is folded: the result is the same.
 """
 
 from __future__ import annotations

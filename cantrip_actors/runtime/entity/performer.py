@@ -167,11 +167,14 @@ class Performer:
             self._unnotified = None
 
     async def notify_end(self, outcome: Outcome) -> None:
-        """Notify the companion that an episode has ended, with this outcome."""
+        """Notify the companion that an episode has ended, and then the callers that wait for this outcome."""
         self._unnotified = None
         companion = self._cell.plan.circle.companion
-        if companion is not None:
-            await call_until_available(lambda: companion.ends(self.make_here(), outcome), self._cell.entity_id)
+        try:
+            if companion is not None:
+                await call_until_available(lambda: companion.ends(self.make_here(), outcome), self._cell.entity_id)
+        finally:  # the end is recorded: the callers do not wait until a companion that crashed is restarted
+            self._cell.settle(self._recorder.state.episode.key, outcome)
 
     async def perform(self, action: Action) -> Event:
         """Carry out an action and return its event.
@@ -264,7 +267,7 @@ class Performer:
         if self._checkpoints.is_due(self._recorder.state):
             await self._checkpoints.write(self._recorder.state)
         if environment.core.is_handing_over and not ends_here(environment.core, cell.root):
-            with self._waiting("node"):  # this node suspends it between two turns, for another one (N-63)
+            with self._waiting("node"):  # this node suspends it between two turns, for another one
                 await anyio.sleep_forever()
         if self._has_own_mail:
             self._has_own_mail = False

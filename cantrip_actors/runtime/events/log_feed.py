@@ -1,4 +1,4 @@
-"""Feeds of the log of one entity, in any process (N-39, N-41).
+"""Feeds of the log of one entity, in any process.
 
 A feed reads the loom. If this process runs the entity, its events announce new records; otherwise the feed polls twice
 a second. So it continues when another process takes the entity over, without repetitions and gaps.

@@ -244,7 +244,7 @@ class Entity(Generic[Answer_co]):
         if cell is not None:
             if not cell.plan.lasting:
                 raise InvalidIntent(
-                    "send: this entity was cast and ends with its first intent: only a long-lived one takes more"
+                    "this entity was cast and ends with its first intent: only a long-lived one takes more"
                 )
             await cell.wait_until_begun()
         await self._check_files(begin.images)
@@ -566,7 +566,7 @@ class Entity(Generic[Answer_co]):
             return True
 
     def story(self, after: int = 0) -> LogFeed[Turn]:
-        """Return the entity's turns with a number above `after`, and the turns to come, in order, to its end (N-39).
+        """Return the entity's turns with a number above `after`, and the turns to come, in order, to its end.
 
         They come from the loom, so it does not matter which process runs the entity, or whether one does:
         `async for turn in entity.story(after=41)`. A turn is seen when it is recorded. Raises InvalidIntent for a wrong
@@ -603,7 +603,7 @@ class Entity(Generic[Answer_co]):
             raise
 
     async def _cancel(self) -> None:
-        """End the entity: here if this process runs it or it waits for a person, else by mail (N-38)."""
+        """End the entity: here if this process runs it or it waits for a person, else by mail."""
         tree, cell = self._tree, self._find_cell()
         if cell is not None:
             await tree.launcher.terminate(cell, "cancelled")

@@ -362,7 +362,7 @@ class Runtime:
             raise RuntimeClosed("aclose: this runtime was entered with `async with`: it closes where that block ends")
 
     def tenant(self, name: str) -> Runtime:
-        """Return this runtime as a tenant sees it: the same methods, and the entities of that tenant only (X-42).
+        """Return this runtime as a tenant sees it: the same methods, and the entities of that tenant only.
 
         Its casts, invocations and schedules belong to the tenant, and so do children and forks. Names, keys and ids of
         schedules are the tenant's own. No id, name, key, search, event or request reaches the data of another tenant:
@@ -437,7 +437,7 @@ class Runtime:
         waits for a person is idle, and so is one that asks it: both continue in the next process.
 
         A node hands its entities over instead: idle ones at once, others at their next border between two turns, when
-        no gate is running. Other nodes continue them. The default of `grace` is the node's (N-63).
+        no gate is running. Other nodes continue them. The default of `grace` is the node's.
 
         Raises RuntimeClosed if the runtime is not open, ValueError for a `grace` that is not a number. Every later cast
         and send raises RuntimeClosed, too.
@@ -578,7 +578,7 @@ class Runtime:
     async def batch(
         self, cantrip: Cantrip[Answer_co], intents: Iterable[Said], *, key: str, by: str = ""
     ) -> list[Episode[Answer_co] | CantripError]:
-        """Cast `cantrip` on each of many intents, with its queries in batches, at half price and within a day (R-24).
+        """Cast `cantrip` on each of many intents, with its queries in batches, at half price and within a day.
 
         Returns an episode for each intent, in the order of the intents, or the error that ended its entity. A crystal
         without batching gets batches of its own. The key of each entity contains the index of its intent: the same call
@@ -699,7 +699,7 @@ class Runtime:
 
         Any runtime on the loom may submit. The cast is begun by a node, or another runtime, that offers a cantrip of
         that name in `cantrips`; until one has room, the submission waits.
-        Submissions of a higher `priority` (-100 to 100) begin first, and among equals the earliest one (N-50). With a
+        Submissions of a higher `priority` (-100 to 100) begin first, and among equals the earliest one. With a
         `key` it is cast once: a repeated call with the same content, from any process, finds the same entity.
 
         With a `queue` the submission waits there, and begins when the bounds of that queue allow. A queue belongs to

@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal
 
 import anyio
 
-from cantrip_actors.loom.reading.redaction import redacted_loom
+from cantrip_actors.loom.reading.redaction import redact_outcome, redacted_loom
 from cantrip_actors.loom.reading.view import Loom, fold_entity, make_checked
-from cantrip_actors.machine.project import find_episode, find_outcome, find_refusal, get_outcome, has_taken
+from cantrip_actors.machine.project import (
+    find_episode,
+    find_outcome,
+    find_refusal,
+    find_settled_at,
+    get_outcome,
+    has_taken,
+)
 from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.face.episode import Episode, make_episode
@@ -42,7 +49,7 @@ def check_timeout(timeout: float) -> None:
 
 
 class NoAnswer(CantripError, TimeoutError):
-    """The episode of an intent did not end within the time that its caller gave it (N-38).
+    """The episode of an intent did not end within the time that its caller gave it.
 
     The intent is not withdrawn: `receipt.result()`, or `runtime.receipt(entity_id, key).result()`, continues to wait,
     and `receipt.withdraw()` withdraws the intent if it still waits. `receipt` is the `Work`.
@@ -100,11 +107,12 @@ class Work(Generic[Answer_co]):
         elif row.taken is None:
             return "waiting"
         else:  # the mail names the record that took it
-            records = store.records(self.entity_id, after=row.taken - 1, limit=1)
+            records = store.records(self.entity_id, after=row.taken - 1)
         if not has_taken(records, self._intent_key):
             refusal = find_refusal(records, self._intent_key)
             return "withdrawn" if refusal is not None and refusal.is_withdrawn else "refused"
-        return "working" if find_episode(store.records(self.entity_id), self._intent_key) is None else "settled"
+        settled = find_episode(records, self._intent_key) if row is None else find_settled_at(records)
+        return "working" if settled is None else "settled"
 
     @property
     def is_known(self) -> bool:
@@ -121,8 +129,13 @@ class Work(Generic[Answer_co]):
         `Runtime.read`.
         """
         loom = self._make_loom()
-        if redacted:
-            loom = redacted_loom(loom, self._tree.guard.redactor)
+        outcome = self._find_outcome(loom)
+        if outcome is None or not redacted:
+            return outcome
+        redactor = self._tree.guard.redactor
+        return redact_outcome(outcome, redactor) or self._find_outcome(redacted_loom(loom, redactor))
+
+    def _find_outcome(self, loom: Loom) -> Outcome | None:
         records = loom.records(self.entity_id)
         outcome = find_episode(records, self._intent_key, loom.subtree_usage)
         if outcome is None and loom.is_over(self.entity_id) and self.state != "withdrawn":
@@ -156,6 +169,8 @@ class Work(Generic[Answer_co]):
         if timeout is None or await self._read_state() not in ("waiting", "working"):
             return await self._wait_for_episode()
         with anyio.move_on_after(timeout):
+            return await self._wait_for_episode()
+        if await self._read_state() not in ("waiting", "working"):  # it has ended at this moment
             return await self._wait_for_episode()
         raise await self._tree.in_store(partial(NoAnswer, self, timeout))
 
@@ -208,7 +223,7 @@ class Work(Generic[Answer_co]):
         return await self._read_state() in ("refused", "withdrawn")
 
     async def withdraw(self, why: str = "no longer needed", *, by: str = "") -> MailState:
-        """Withdraw the intent if it still waits in the inbox, whichever process runs the entity (C-19).
+        """Withdraw the intent if it still waits in the inbox, whichever process runs the entity.
 
         Returns the state that the intent has then. "withdrawn": the entity will never see it, and callers that wait for
         its episode get Withdrawn; its key stays used. Any other state: it was too late, and nothing has changed. Once

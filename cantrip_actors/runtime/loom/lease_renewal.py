@@ -1,6 +1,6 @@
 """Renew a runtime's leases in a thread of its own, so that a busy event loop does not lose them.
 
-A gate that blocks the loop for a while, or an append that waits for a slow server, delays no renewal (N-04, N-13). A
+A gate that blocks the loop for a while, or an append that waits for a slow server, delays no renewal. A
 loop that has stopped for good needs no leases: after `STALL` seconds without a tick they expire, and other processes
 run its entities.
 """

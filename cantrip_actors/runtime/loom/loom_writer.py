@@ -243,7 +243,7 @@ class LoomWriter(Actor):
         """Whether entities are being forgotten: nothing is written meanwhile."""
 
     async def init(self) -> None:
-        """Renew leases from time to time. A node joins, before anything else happens (N-01)."""
+        """Renew leases from time to time. A node joins, before anything else happens."""
         if self._membership is not None:
             join = partial(cast("NodeTables", self._store).join, self.owner, self._ttl, self._membership.info)
             await self._access.run_in_thread(join)

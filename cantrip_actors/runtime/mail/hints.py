@@ -1,4 +1,4 @@
-"""Hints between the processes of a loom: "poll now". Only latency depends on them (N-30, N-31).
+"""Hints between the processes of a loom: "poll now". Only latency depends on them.
 
 A process that posts mail, or that ends an episode for which no caller waits here, notifies the others, which then poll
 the loom at once. A hint has no content, is never part of a transaction, and may be lost.

@@ -25,9 +25,9 @@ import msgspec
 
 from cantrip_actors.loom import DamagedLoom, Fenced, Held, Store, Taken
 from cantrip_actors.loom.export.spending import sum_usage_under
-from cantrip_actors.loom.reading.view import fold_entity, make_checked
+from cantrip_actors.loom.reading.view import Loom, fold_entity, make_checked
 from cantrip_actors.machine.mail import is_urgent
-from cantrip_actors.machine.project import find_episode, find_refusal, has_taken
+from cantrip_actors.machine.project import find_episode, find_refusal, find_settled_at, has_taken
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.records import Asked, MailRefused
@@ -405,7 +405,7 @@ class Inboxes:
         """Wait for the episode of an intent that was posted, and return its outcome; "" is the key of the first intent.
 
         Raises the error that ended the episode. If no living node of a cluster can run the entity, it raises Stranded
-        after `stranded_after` seconds (N-61).
+        after `stranded_after` seconds.
         """
         waiter = await self.expect(entity_id, key, self._core.capture_variables())
         try:
@@ -431,7 +431,7 @@ class Inboxes:
     # Withdrawing
 
     async def withdraw(self, entity_id: str, key: str, why: str, by: str) -> None:
-        """Withdraw an intent if it still waits, whichever process runs the entity (C-19).
+        """Withdraw an intent if it still waits, whichever process runs the entity.
 
         One transaction takes it out of the inbox and records the withdrawal. If an actor takes it at the same time, one
         of the two transactions fails with Taken. Raises LoomError, RuntimeClosed.
@@ -534,6 +534,8 @@ class Inboxes:
             return []
         is_over = loom.is_over(entity_id)  # read first, so that the records include the end
         try:
+            if not is_over and all(self._is_under_way(loom, entity_id, key) for key in keys):
+                return []
             records = loom.records(entity_id)
         except DamagedLoom as error:
             return [(key, None, error) for key in keys]
@@ -549,6 +551,12 @@ class Inboxes:
             elif is_over:
                 found.append((key, None, EntityEnded(f"entity {entity_id} ended before it took the intent")))
         return found
+
+    def _is_under_way(self, loom: Loom, entity_id: str, key: str) -> bool:
+        """Return whether an entity works on the intent of that mail: the few records since it was taken say so."""
+        row = self._core.store.find_mail(entity_id, key)
+        records = () if row is None or row.taken is None else loom.records(entity_id, after=row.taken - 1)
+        return bool(records) and find_settled_at(records) is None
 
     async def poll(self, *, is_hinted: bool = False, is_full: bool = False) -> None:
         """Read the mail and the records that other processes have written.
@@ -590,7 +598,7 @@ class Inboxes:
         inbox.settle_refused(await self._core.in_store(partial(store.records, entity_id)))
 
     async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
-        """Fail the callers that have waited long for an entity that no living node of a cluster can run (N-61)."""
+        """Fail the callers that have waited long for an entity that no living node of a cluster can run."""
         late = inbox.list_waiting_since(anyio.current_time(), self._core.limits.stranded_after)
         if late:
             why = await self._core.in_store(lambda: find_stranding(self._core, self._core.find_root(entity_id)))

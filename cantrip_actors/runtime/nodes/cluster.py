@@ -76,7 +76,7 @@ class Cluster:
         return next((node for node in await self.nodes() if node.id == owner), None)
 
     def events(self, entity: str) -> EventFeed:
-        """Return the events recorded of an entity from now on, whichever process runs it, up to its end (N-41).
+        """Return the events recorded of an entity from now on, whichever process runs it, up to its end.
 
         `entity` is a name or id. `Runtime.events` publishes the steps of this process's entities at once; this feed
         publishes a step at most half a second after it is recorded. Raises LoomError for an unknown entity.
@@ -89,11 +89,11 @@ class Cluster:
         return EventFeed(tree, entity_id, None)
 
     async def stranded(self) -> list[StrandedEntity]:
-        """Return the entities that have work and that no living node can run, and those in quarantine (N-61, N-14)."""
+        """Return the entities that have work and that no living node can run, and those in quarantine."""
         return await self._run_in_store(self._find_stranded)
 
     async def risks(self) -> list[str]:
-        """Return warnings about settings of the server that may lose acknowledged records (N-70)."""
+        """Return warnings about settings of the server that may lose acknowledged records."""
         return await self._run_in_store(self._store.risks)
 
     async def backlog(self) -> int:
@@ -126,7 +126,7 @@ class Cluster:
         return len(matching)
 
     async def free(self, entity: str) -> bool:
-        """Lift the quarantine of an entity, given by name or id, so that a node runs it again (N-14).
+        """Lift the quarantine of an entity, given by name or id, so that a node runs it again.
 
         Without nodes, this runtime loads it at once if mail waits for it. Returns False, and changes nothing, if it is
         not in quarantine. Raises LoomError for an unknown entity.
@@ -148,7 +148,7 @@ class Cluster:
         return membership is not None and membership.is_ready
 
     async def use_release(self, release: str) -> None:
-        """Make a release the newest one: idle entities move to it with their next intents (N-60).
+        """Make a release the newest one: idle entities move to it with their next intents.
 
         Raises LoomError for a release that no node has had.
         """

@@ -1,4 +1,4 @@
-"""A runtime as a node: it joins a loom, and runs entities that no living node runs (N-01, N-10).
+"""A runtime as a node: it joins a loom, and runs entities that no living node runs.
 
 The loom says which nodes live and which entities have no owner. `machine/node.py` decides which of them this node
 takes. The node's actor polls every `beat` seconds, and carries the decisions out. The lease of an entity always says
@@ -57,8 +57,7 @@ class _Survey(NamedTuple):
 class NodeActor(Actor):
     """Polls the loom every beat for entities without an owner, and takes those assigned to this node.
 
-    It also polls after a hint, at most every `POLL_INTERVAL` seconds: another node may have handed its entities over
-    (N-64).
+    It also polls after a hint, at most every `POLL_INTERVAL` seconds: another node may have handed its entities over.
     """
 
     has_tasks = True
@@ -77,7 +76,7 @@ class NodeActor(Actor):
         """The number of entities that this node has taken over since the last poll."""
 
     async def init(self) -> None:
-        """Look every beat; log once how the loom may lose acknowledged records (N-70)."""
+        """Look every beat; log once how the loom may lose acknowledged records."""
         with contextlib.suppress(LoomError):  # logged at the next start
             for risk in await self._core.in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)

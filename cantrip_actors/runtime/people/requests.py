@@ -2,7 +2,7 @@
 
 A request is a record of the entity that waits, so the loom holds all of them, whether a process runs the entity or not.
 A decision is mail to that entity: it is durable when `decide` returns, and a record takes it exactly once. Its key is
-made of the request's id, so of two decisions about one request the first one counts (core.md 4).
+made of the request's id, so of two decisions about one request the first one counts.
 """
 
 from __future__ import annotations

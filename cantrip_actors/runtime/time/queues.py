@@ -1,4 +1,4 @@
-"""The queues of submissions: their bounds, their places, and which waiting submissions this runtime begins (N-50).
+"""The queues of submissions: their bounds, their places, and which waiting submissions this runtime begins.
 
 The loom has an account for each queue (`machine/queues.py`), and its waiting submissions, in order. At a poll the
 scheduler reads the accounts, then the first submissions of each queue with room, and takes places for the submissions

@@ -295,7 +295,7 @@ class Scheduler:
         """Return whether a timer is left to a node of the cluster: this runtime is not one, and a node can fire it.
 
         A runtime without a node fires for the entities that it runs itself, and casts cantrips that no node
-        serves (N-08).
+        serves.
         """
         if not self._nodes:
             return False

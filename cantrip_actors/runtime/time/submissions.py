@@ -101,7 +101,7 @@ class Submission(Work):
             await anyio.sleep(POLL_INTERVAL)
 
     async def withdraw(self, why: str = "no longer needed", *, by: str = "") -> MailState:
-        """Withdraw the submission if it still waits, from any process; return the state that it has then (C-19).
+        """Withdraw the submission if it still waits, from any process; return the state that it has then.
 
         Once "withdrawn" is returned, the entity will never begin, waiting callers get Withdrawn, and the key can be
         used again. With any other state the submission is unchanged: a process has begun the entity, or begins it now.

@@ -27,7 +27,7 @@ def is_large(arguments: Mapping[str, Any]) -> bool:
 
 
 def make_desk(account: Any = PROVIDED) -> Cantrip[Any]:
-    """Return the agent. `MODEL` in the environment names its model, as "anthropic:claude-sonnet-4-5"."""
+    """Return the agent. `MODEL` in the environment names its model, as "anthropic:claude-sonnet-5-5"."""
     return Cantrip(
         os.environ.get("MODEL") or scripted(rehearse),
         Call(PROMPT),

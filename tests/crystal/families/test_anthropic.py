@@ -30,29 +30,29 @@ def text(value):
 class TestDecoding:
     """The stream decoded."""
 
-    def test_trap_4_1_1_the_prompt_includes_what_was_cached(self):
+    def test_the_prompt_includes_what_was_cached(self):
         usage = {"input_tokens": 5, "cache_creation_input_tokens": 20, "cache_read_input_tokens": 100}
         response = fed("anthropic", *message(text("x"), usage=usage))
         assert (response.usage.prompt_tokens, response.usage.cached_tokens) == (125, 100)
 
-    def test_trap_4_1_2_counts_are_cumulative(self):
+    def test_counts_are_cumulative(self):
         sent = message(text("x"), usage={"input_tokens": 61, "output_tokens": 2, "cache_read_input_tokens": None})
         assert fed("anthropic", *sent).usage.prompt_tokens == 61
         assert fed("anthropic", *sent).usage.completion_tokens == 2
 
-    def test_trap_4_1_2_a_count_that_is_not_restated_stays(self):
+    def test_a_count_that_is_not_restated_stays(self):
         start, *rest = message(text("x"), usage={"input_tokens": None, "cache_read_input_tokens": None})
         counts = {"input_tokens": 5, "cache_read_input_tokens": 50, "output_tokens": 1}
         usage = fed("anthropic", {**start, "message": {"model": "claude", "usage": counts}}, *rest).usage
         assert (usage.prompt_tokens, usage.cached_tokens) == (55, 50)
 
     @pytest.mark.parametrize("deltas", [[], [""], ["", ""]])
-    def test_trap_4_1_3_a_call_without_arguments_is_decoded(self, deltas):
+    def test_a_call_without_arguments_is_decoded(self, deltas):
         start = {"type": "tool_use", "id": "t", "name": "done", "input": {}}
         sent = message((start, *({"type": "input_json_delta", "partial_json": piece} for piece in deltas)))
         assert fed("anthropic", *sent).tool_calls[0].args == {}
 
-    def test_trap_4_1_3_arguments_in_the_block_start_event_are_decoded(self):
+    def test_arguments_in_the_block_start_event_are_decoded(self):
         sent = message(({"type": "tool_use", "id": "t", "name": "read", "input": {"path": "a"}},))
         assert fed("anthropic", *sent).tool_calls[0].args == {"path": "a"}
 
@@ -62,7 +62,7 @@ class TestDecoding:
         (call,) = fed("anthropic", *sent).tool_calls
         assert (call.args, call.raw) == (None, '{"path": "a')
 
-    def test_trap_4_1_4_hidden_thinking_is_stored_with_its_signature(self):
+    def test_hidden_thinking_is_stored_with_its_signature(self):
         hidden = ({"type": "thinking", "thinking": ""}, {"type": "signature_delta", "signature": "c2ln/+="})
         response = fed("anthropic", *message(hidden, text("x")), model="claude-a")
         assert response.thinking is None
@@ -70,24 +70,24 @@ class TestDecoding:
         assert (block["provider"], block["model"]) == ("anthropic", "claude-a")
         assert block["content"][0] == {"type": "thinking", "thinking": "", "signature": "c2ln/+="}
 
-    def test_trap_4_1_5_redacted_thinking_is_stored(self):
+    def test_redacted_thinking_is_stored(self):
         response = fed("anthropic", *message(({"type": "redacted_thinking", "data": "b3BhcXVl"},), text("x")))
         assert response.blocks[0]["content"][0] == {"type": "redacted_thinking", "data": "b3BhcXVl"}
 
     def test_no_blocks_are_stored_for_an_answer_of_text_and_calls_alone(self):
         assert decode("anthropic", [framed("anthropic", Said("", "x", (("done", {}),)))])[0].blocks == ()
 
-    def test_trap_4_1_12_a_second_message_start_changes_nothing(self):
+    def test_a_second_message_start_changes_nothing(self):
         sent = stream(Said("", "hello"))
         assert fed("anthropic", sent[0], *sent).content == "hello"
         assert fed("anthropic", *sent[:3], sent[0], *sent[3:]).content == "hello"
 
-    def test_trap_4_1_12_a_block_that_begins_twice_is_one(self):
+    def test_a_block_that_begins_twice_is_one(self):
         sent = stream(Said("", "hello", (("done", {}),)))
         again = [one for value in sent for one in [value] * (1 + (value["type"] == "content_block_start"))]
         assert decode("anthropic", [events(*again)]) == decode("anthropic", [events(*sent)])
 
-    def test_trap_4_1_12_blocks_in_the_message_start_event_count_once(self):
+    def test_blocks_in_the_message_start_event_count_once(self):
         sent = stream(Said("", "", (("read", {"path": "a"}),)))
         whole = {"type": "tool_use", "id": "toolu_9", "name": "done", "input": {"answer": 1}}
         filled = {**sent[0], "message": {**sent[0]["message"], "content": [whole]}}
@@ -96,7 +96,7 @@ class TestDecoding:
         filled = {**sent[0], "message": {**sent[0]["message"], "content": [again]}}
         assert [c.gate for c in fed("anthropic", filled, *sent[1:]).tool_calls] == ["read"]
 
-    def test_trap_4_1_14_unknown_events_are_ignored(self):
+    def test_unknown_events_are_ignored(self):
         odd = (
             {"type": "text", "text": "a"},
             {"type": "sparkle_delta", "sparkle": 1},
@@ -104,7 +104,7 @@ class TestDecoding:
         )
         assert fed("anthropic", {"type": "news"}, *message(odd)).content == "ab"
 
-    def test_trap_4_1_14_an_unknown_block_goes_back_unchanged(self):
+    def test_an_unknown_block_goes_back_unchanged(self):
         odd = ({"type": "connector_text", "text": ""}, {"type": "text_delta", "text": "seen"})
         response = fed("anthropic", *message(odd, text("x")))
         assert response.content == "x"
@@ -163,7 +163,7 @@ class TestDecoding:
 class TestEncoding:
     """Contexts encoded."""
 
-    def test_trap_4_1_7_results_come_in_one_message_in_order_and_none_is_missing(self):
+    def test_results_come_in_one_message_in_order_and_none_is_missing(self):
         body = request(CLAUDE, CONTEXT)
         system, sent = body["system"], body["messages"]
         assert system[0]["text"] == "Be terse."
@@ -175,7 +175,7 @@ class TestEncoding:
         assert (three["tool_use_id"], three["is_error"]) == ("three", True)
         assert word["text"] == "never mind c"
 
-    def test_trap_4_1_8_nothing_empty_is_sent(self):
+    def test_nothing_empty_is_sent(self):
         context = [
             Message("user", "go"),
             said("  ", ("a", "read", {})),
@@ -190,7 +190,7 @@ class TestEncoding:
         assert sent[4]["content"][0]["content"]
         assert sent[-1]["role"] == "user"
 
-    def test_trap_4_1_4_thinking_goes_back_unchanged_to_its_own_model_only(self):
+    def test_thinking_goes_back_unchanged_to_its_own_model_only(self):
         thinking = {"type": "thinking", "thinking": "hm", "signature": "c2ln"}
         unsigned = {"type": "thinking", "thinking": "interrupted", "signature": ""}
         redacted = {"type": "redacted_thinking", "data": "x"}
@@ -211,7 +211,7 @@ class TestEncoding:
         assert [one.get("id") for one in sent[1]["content"]] == [None, "a"]
 
     @pytest.mark.rule("CRYSTAL-5")
-    def test_trap_4_1_6_a_call_is_forced_if_the_model_allows_it(self):
+    def test_a_call_is_forced_if_the_model_allows_it(self):
         def choice(model, **options):
             return request(anthropic(model, api_key="k"), CONTEXT, choice="required", **options).get("tool_choice")
 
@@ -220,7 +220,7 @@ class TestEncoding:
         assert choice("claude-opus-5", effort="high") == {"type": "any"}
         assert choice("claude-opus-5-5") is None  # never to be forced
 
-    def test_trap_4_1_9_at_most_two_cache_marks_are_set(self):
+    def test_at_most_two_cache_marks_are_set(self):
         body = request(CLAUDE, CONTEXT)
         marks = [str(body["system"]).count("cache_control"), str(body["messages"]).count("cache_control")]
         assert marks == [1, 1]
@@ -229,7 +229,7 @@ class TestEncoding:
         kept = request(anthropic("claude-x", cache="1h", api_key="k"), CONTEXT)
         assert kept["system"][0]["cache_control"] == {"type": "ephemeral", "ttl": "1h"}
 
-    def test_trap_4_1_11_parameters_that_newer_models_refuse_are_not_sent(self):
+    def test_parameters_that_newer_models_refuse_are_not_sent(self):
         old = request(CLAUDE, CONTEXT, temperature=0.3, effort="high")
         assert "temperature" not in old  # thinking goes with none
         assert old["thinking"] == {"type": "enabled", "budget_tokens": 16384}
@@ -237,7 +237,7 @@ class TestEncoding:
         assert not new.keys() & {"temperature", "top_p"}
         assert (new["thinking"], new["output_config"]) == ({"type": "adaptive"}, {"effort": "high"})
 
-    def test_trap_4_1_13_max_tokens_is_always_sent(self):
+    def test_max_tokens_is_always_sent(self):
         assert request(CLAUDE, CONTEXT)["max_tokens"] == 64_000
         assert request(anthropic("claude-unheard-of", api_key="k"), CONTEXT)["max_tokens"] == 8192
         assert request(CLAUDE, CONTEXT, max_tokens=7, stop="END")["stop_sequences"] == ["END"]

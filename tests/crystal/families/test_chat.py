@@ -33,24 +33,24 @@ class TestDecoding:
     """The stream decoded."""
 
     @pytest.mark.parametrize("choices", [[], None, [None], "x"])
-    def test_trap_4_3_1_chunks_without_choices_are_accepted(self, choices):
+    def test_chunks_without_choices_are_accepted(self, choices):
         assert fed("openai-chat", {"choices": choices}, *stream(Said("", "hi")), done=True).content == "hi"
 
-    def test_trap_4_3_2_a_null_delta_is_accepted(self):
+    def test_a_null_delta_is_accepted(self):
         assert fed("openai-chat", chunk(None), *stream(Said("", "hi")), done=True).content == "hi"
 
-    def test_trap_4_3_3_pieces_of_one_call_are_joined(self):
+    def test_pieces_of_one_call_are_joined(self):
         assert calls(part(0, "a", "read", ""), part(0, None, None, '{"p'), part(0, "a", None, '": 1}')) == [
             ("a", "read", {"p": 1})
         ]
 
-    def test_trap_4_3_3_an_index_with_another_id_begins_another_call(self):
+    def test_an_index_with_another_id_begins_another_call(self):
         assert calls(part(0, "a", "read", '{"n": 1}'), part(0, "b", "read", '{"n": 2}')) == [
             ("a", "read", {"n": 1}),
             ("b", "read", {"n": 2}),
         ]
 
-    def test_trap_4_3_3_a_complete_call_without_an_id_is_followed_by_another_at_the_same_index(self):
+    def test_a_complete_call_without_an_id_is_followed_by_another_at_the_same_index(self):
         assert calls(part(0, None, "read", '{"n": 1}'), part(0, None, "write", '{"n": 2}')) == [
             ("call_1_1", "read", {"n": 1}),
             ("call_1_2", "write", {"n": 2}),
@@ -62,7 +62,7 @@ class TestDecoding:
         known = calls(part(0, None, "read"), part(0, None, "done"), tools=["read", "done"])
         assert [gate for _, gate, _ in known] == ["read", "done"]
 
-    def test_trap_4_3_3_pieces_without_an_index_are_joined_by_id_or_position(self):
+    def test_pieces_without_an_index_are_joined_by_id_or_position(self):
         assert calls(part(None, "a", "read", '{"n"'), part(None, "b", "read", "{}"), part(None, "a", None, ": 1}")) == [
             ("a", "read", {"n": 1}),
             ("b", "read", {}),
@@ -70,7 +70,7 @@ class TestDecoding:
         both = calls([part(None, None, "read", "{}"), part(None, None, "done", "{}")])
         assert [gate for _, gate, _ in both] == ["read", "done"]
 
-    def test_trap_4_3_3_pieces_with_an_id_only_at_first_are_joined(self):
+    def test_pieces_with_an_id_only_at_first_are_joined(self):
         sent = [part(None, "a", "read", "{}"), part(None, "b", "write"), *(part(arguments=a) for a in ('{"n"', ": 1}"))]
         assert calls(*sent) == [("a", "read", {}), ("b", "write", {"n": 1})]
         pieces = [[part(None, None, "read", '{"n"'), part(None, None, "write", '{"m"')]]
@@ -80,24 +80,24 @@ class TestDecoding:
         ]
 
     @pytest.mark.parametrize(("index", "name"), [(0, None), (0, "read"), (None, None)])
-    def test_trap_4_3_3_pieces_of_one_call_with_a_new_id_each_are_joined(self, index, name):
+    def test_pieces_of_one_call_with_a_new_id_each_are_joined(self, index, name):
         found = calls(part(index, "a", "read", '{"n"'), part(index, "b", name, ": 1}"))
         assert found == [("a", "read", {"n": 1})]
         assert len(calls(part(0, "a", "done"), part(0, "b", "done"))) == 2
 
-    def test_trap_4_3_3_two_calls_with_one_id_get_different_ids(self):
+    def test_two_calls_with_one_id_get_different_ids(self):
         found = calls(part(0, "a", "read", "{}"), part(1, "a", "done", "{}"))
         assert len({id_ for id_, _, _ in found}) == 2
 
     @pytest.mark.parametrize(
         "names", [["read_file"], ["read_file", "read_file"], ["read", "_file"], ["re", "ad", "_file"]]
     )
-    def test_trap_4_3_4_a_name_may_be_sent_once_or_repeatedly_or_in_pieces(self, names):
+    def test_a_name_may_be_sent_once_or_repeatedly_or_in_pieces(self, names):
         sent = [part(0, "a", name) for name in names]
         assert calls(*sent, part(0, "a", None, "{}")) == [("a", "read_file", {})]
 
     @pytest.mark.parametrize("repeated", ["read", None])
-    def test_trap_4_3_4_a_name_in_every_piece_is_read_once(self, repeated):
+    def test_a_name_in_every_piece_is_read_once(self, repeated):
         sent = [part(0, "a", "read", '{"n"'), part(0, "a", repeated, ": 1"), part(0, "a", repeated, "}")]
         assert calls(*sent) == [("a", "read", {"n": 1})]
 
@@ -115,28 +115,28 @@ class TestDecoding:
             ('{"n', '{"n'),
         ],
     )
-    def test_trap_4_3_5_arguments_in_any_form_are_decoded(self, arguments, meant):
+    def test_arguments_in_any_form_are_decoded(self, arguments, meant):
         assert calls(part(0, "a", "read", arguments)) == [("a", "read", meant)]
 
     @pytest.mark.parametrize("reason", ["stop", None, "length"])
-    def test_trap_4_3_6_calls_count_whatever_the_finish_reason_is(self, reason):
+    def test_calls_count_whatever_the_finish_reason_is(self, reason):
         assert calls(part(0, "a", "read", "{}"), reason=reason) == [("a", "read", {})]
 
     @pytest.mark.parametrize("field", ["reasoning_content", "reasoning", "reasoning_text"])
-    def test_trap_4_3_8_reasoning_is_read_under_each_of_its_names(self, field):
+    def test_reasoning_is_read_under_each_of_its_names(self, field):
         sent = [chunk({field: "hm", "content": None}), chunk({field: "!"}), chunk({"content": "hi"}, "stop")]
         response = fed("openai-chat", *sent, done=True)
         assert (response.thinking, response.content) == ("hm!", "hi")
 
     @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
     @pytest.mark.parametrize("blank", ["", "\n"])
-    def test_trap_4_3_8_reasoning_in_tags_is_separated_from_the_content(self, size, blank):
+    def test_reasoning_in_tags_is_separated_from_the_content(self, size, blank):
         text = f"{blank}<think>a < b, </thin no</think>\n\nhi </think> <think>"
         sent = [chunk({"content": text[at : at + size]}) for at in range(0, len(text), size)]
         response = fed("openai-chat", *sent, chunk({}, "stop"), done=True)
         assert (response.thinking, response.content) == ("a < b, </thin no", "hi </think> <think>")
 
-    def test_trap_4_3_8_text_that_only_begins_like_a_tag_stays_content(self):
+    def test_text_that_only_begins_like_a_tag_stays_content(self):
         sent = [chunk({"content": "<th"}), chunk({"content": "ree>"}), chunk({}, "stop")]
         assert fed("openai-chat", *sent, done=True).content == "<three>"
         assert fed("openai-chat", chunk({"content": "<thin"}), chunk({}, "stop"), done=True).content == "<thin"
@@ -147,11 +147,11 @@ class TestDecoding:
         response = fed("openai-chat", *sent, done=True)
         assert (response.thinking, response.content) == ("hm", "hi")
 
-    def test_trap_4_3_10_a_refusal_becomes_the_content(self):
+    def test_a_refusal_becomes_the_content(self):
         response = fed("openai-chat", chunk({"refusal": "I "}), chunk({"refusal": "won't."}, "stop"), done=True)
         assert (response.content, response.metadata["refusal"]) == ("I won't.", "I won't.")
 
-    def test_trap_4_3_11_the_last_token_counts_are_used(self):
+    def test_the_last_token_counts_are_used(self):
         first, last = ({"prompt_tokens": 3, "completion_tokens": n} for n in (1, 9))
         response = fed("openai-chat", chunk({"content": "x"}, usage=first), chunk({}, "stop", usage=last), done=True)
         assert response.usage.completion_tokens == 9
@@ -180,7 +180,7 @@ class TestDecoding:
             },
         ],
     )
-    def test_trap_4_3_12_errors_inside_a_stream_are_raised(self, error):
+    def test_errors_inside_a_stream_are_raised(self, error):
         with pytest.raises(ProviderError, match="gone") as caught:
             fed("openai-chat", *stream(Said("", "hello"))[:3], error)
         assert caught.value.status == 502
@@ -220,11 +220,11 @@ class TestEncoding:
         ]
         assert sent[3]["content"] == "[error] no such file"
 
-    def test_trap_4_3_7_an_utterance_with_calls_alone_has_the_content_that_the_server_takes(self):
+    def test_an_utterance_with_calls_alone_has_the_content_that_the_server_takes(self):
         assert request(GPT, CONTEXT)["messages"][5]["content"] is None
         assert request(local("http://x/v1", "m"), CONTEXT)["messages"][5]["content"] == ""
 
-    def test_trap_4_3_8_reasoning_goes_back_with_the_call_that_it_led_to(self):
+    def test_reasoning_goes_back_with_the_call_that_it_led_to(self):
         sent = [chunk({"reasoning_content": "hm"}), chunk({"tool_calls": [part(0, "a", "read", "{}")]}, "tool_calls")]
         response = fed("openai-chat", *sent, done=True, model="gpt-4o")
         utterance = Message("assistant", None, response.tool_calls, thinking="hm", blocks=response.blocks)
@@ -232,7 +232,7 @@ class TestEncoding:
         other = openai("gpt-4o-mini", chat=True, api_key="k")
         assert "reasoning_content" not in request(other, [Message("user", "go"), utterance])["messages"][1]
 
-    def test_trap_4_3_8_all_reasoning_of_an_answer_goes_back_with_its_calls(self):
+    def test_all_reasoning_of_an_answer_goes_back_with_its_calls(self):
         """Text and calls may come between two pieces of reasoning; an answer in one piece would have both."""
         call = chunk({"tool_calls": [part(0, "a", "read", "{}")]}, "tool_calls")
         sent = [
@@ -244,7 +244,7 @@ class TestEncoding:
         utterance = Message("assistant", "Well.", response.tool_calls, blocks=response.blocks)
         assert request(GPT, [Message("user", "go"), utterance])["messages"][1]["reasoning_content"] == "first, then"
 
-    def test_trap_4_4_4_signatures_of_gemini_go_back_through_this_interface(self):
+    def test_signatures_of_gemini_go_back_through_this_interface(self):
         extra = {"google": {"thought_signature": "c2ln"}}
         sent = [chunk({"tool_calls": [{**part(0, "a", "read", "{}"), "extra_content": extra}]}, "stop")]
         response = fed("openai-chat", *sent, done=True, model="gpt-4o")
@@ -253,7 +253,7 @@ class TestEncoding:
             request(GPT, [Message("user", "go"), utterance])["messages"][1]["tool_calls"][0]["extra_content"] == extra
         )
 
-    def test_trap_4_3_9_max_tokens_is_sent_under_the_name_that_the_server_takes(self):
+    def test_max_tokens_is_sent_under_the_name_that_the_server_takes(self):
         assert request(GPT, CONTEXT, max_tokens=9)["max_completion_tokens"] == 9
         assert request(local("http://x/v1", "m"), CONTEXT, max_tokens=9)["max_tokens"] == 9
 

@@ -33,27 +33,27 @@ class TestDecoding:
 
     """The stream decoded."""
 
-    def test_trap_4_4_1_calls_count_although_the_finish_reason_is_stop(self):
+    def test_calls_count_although_the_finish_reason_is_stop(self):
         response = fed("google", chunk(call("read", args={"path": "a"})), END)
         assert (response.tool_calls[0].gate, response.metadata["stop_reason"]) == ("read", "STOP")
 
-    def test_trap_4_4_2_calls_get_ids(self):
+    def test_calls_get_ids(self):
         response = fed("google", chunk(call("read", args={}), call("done", id="own", args={})), END, utterance=3)
         assert [one.id for one in response.tool_calls] == ["call_3_1", "own"]
 
-    def test_trap_4_4_3_signatures_stay_on_their_parts(self):
+    def test_signatures_stay_on_their_parts(self):
         first = {**call("read", args={"path": "a"}), "thoughtSignature": "c2ln"}
         sent = [chunk({"text": "Hm. ", "thought": True}), chunk(first, call("done", args={})), END]
         parts = fed("google", *sent, model="gemini-3").blocks[0]["content"]
         assert parts == [{"text": "Hm. ", "thought": True}, first, call("done", args={})]
 
-    def test_trap_4_4_3_a_signature_on_an_empty_text_is_stored(self):
+    def test_a_signature_on_an_empty_text_is_stored(self):
         signed = {"text": "", "thoughtSignature": "c2ln"}
         response = fed("google", chunk({"text": "a"}), chunk({"text": "b"}), chunk(signed, finish="STOP"))
         assert response.content == "ab"
         assert response.blocks[0]["content"] == [{"text": "ab"}, signed]
 
-    def test_trap_4_4_5_the_highest_reported_counts_are_used(self):
+    def test_the_highest_reported_counts_are_used(self):
         first = {
             "promptTokenCount": 9,
             "candidatesTokenCount": 2,
@@ -64,13 +64,13 @@ class TestDecoding:
         usage = fed("google", chunk({"text": "a"}, usage=first), chunk(finish="STOP", usage=last)).usage
         assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (12, 35, 4)
 
-    def test_trap_4_4_6_a_blocked_prompt_is_an_error(self):
+    def test_a_blocked_prompt_is_an_error(self):
         with pytest.raises(ProviderError, match="blocked: SAFETY") as caught:
             fed("google", {"promptFeedback": {"blockReason": "SAFETY"}})
         assert caught.value.retryable is False
 
     @pytest.mark.parametrize("ends", [True, False])
-    def test_trap_4_4_7_arguments_in_pieces_are_joined(self, ends):
+    def test_arguments_in_pieces_are_joined(self, ends):
         pieces = [
             {"jsonPath": "$.path", "stringValue": "a/", "willContinue": True},
             {"jsonPath": "$.path", "stringValue": "b"},
@@ -84,7 +84,7 @@ class TestDecoding:
         (found,) = fed("google", *sent, END).tool_calls
         assert found.args == {"path": "a/b", "deep": {"list": [{"n": 1}, True]}, "odd name": None}
 
-    def test_trap_4_4_10_empty_parts_and_a_final_chunk_without_content_are_accepted(self):
+    def test_empty_parts_and_a_final_chunk_without_content_are_accepted(self):
         response = fed(
             "google", chunk({"text": ""}), chunk({"text": "x"}), chunk(), {"candidates": [{"finishReason": "STOP"}]}
         )
@@ -94,7 +94,7 @@ class TestDecoding:
         kept = fed("google", chunk({"text": ""}), chunk(signed), chunk({"text": ""}, finish="STOP")).blocks
         assert kept[0]["content"] == [signed]
 
-    def test_trap_4_4_13_signed_texts_are_not_joined(self):
+    def test_signed_texts_are_not_joined(self):
         one, two = ({"text": text, "thoughtSignature": text} for text in "ab")
         assert fed("google", chunk(one), chunk(two), END).blocks[0]["content"] == [one, two]
 
@@ -120,19 +120,19 @@ class TestDecoding:
 class TestEncoding:
     """Contexts encoded."""
 
-    def test_trap_4_4_12_roles_and_the_system_prompt_are_sent(self):
+    def test_roles_and_the_system_prompt_are_sent(self):
         body = request(GEMINI, CONTEXT)
         assert body["systemInstruction"] == {"parts": [{"text": "Be terse."}]}
         assert [one["role"] for one in body["contents"]] == ["user", "model", "user", "model", "user"]
 
-    def test_trap_4_4_8_results_are_objects_in_the_order_of_their_calls(self):
+    def test_results_are_objects_in_the_order_of_their_calls(self):
         results = [part["functionResponse"] for part in request(GEMINI, CONTEXT)["contents"][2]["parts"]]
         assert results == [
             {"name": "read", "response": {"error": "no such file"}},
             {"name": "read", "response": {"output": "B"}},
         ]
 
-    def test_trap_4_4_2_ids_go_back_only_to_the_model_that_gave_them(self):
+    def test_ids_go_back_only_to_the_model_that_gave_them(self):
         response = fed("google", chunk(call("read", id="own", args={})), END, model="gemini-3-pro-preview")
         utterance = Message("assistant", None, response.tool_calls, blocks=response.blocks)
         context = [Message("user", "go"), utterance, Message("tool", "A", (), "own", "read")]
@@ -140,7 +140,7 @@ class TestEncoding:
         other = google("gemini-3-flash-preview", api_key="k")
         assert "id" not in request(other, context)["contents"][2]["parts"][0]["functionResponse"]
 
-    def test_trap_4_4_3_own_parts_go_back_unchanged_and_foreign_calls_get_the_placeholder_signature(self):
+    def test_own_parts_go_back_unchanged_and_foreign_calls_get_the_placeholder_signature(self):
         first = {**call("read", args={"path": "a"}), "thoughtSignature": "c2ln"}
         response = fed("google", chunk(first), END, model="gemini-3-pro-preview")
         utterance = Message("assistant", None, response.tool_calls, blocks=response.blocks)
@@ -151,11 +151,11 @@ class TestEncoding:
         assert not any("thoughtSignature" in part for part in old)
 
     @pytest.mark.rule("CRYSTAL-5")
-    def test_trap_4_4_9_a_call_is_forced_if_there_are_tools(self):
+    def test_a_call_is_forced_if_there_are_tools(self):
         assert request(GEMINI, CONTEXT, choice="required")["toolConfig"]["functionCallingConfig"] == {"mode": "ANY"}
         assert "toolConfig" not in request(GEMINI, CONTEXT, tools=())
 
-    def test_trap_4_4_11_schemas_are_reduced_to_the_supported_keywords(self):
+    def test_schemas_are_reduced_to_the_supported_keywords(self):
         inner = {"type": "string", "title": "Title", "examples": ["x"]}
         schema = {"type": "object", "properties": {"title": inner}, "additionalProperties": False, "title": "Args"}
         body = request(GEMINI, CONTEXT, tools=[ToolDefinition("read", "d", schema), ToolDefinition("ls", "d", {})])

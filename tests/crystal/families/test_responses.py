@@ -27,16 +27,16 @@ def call(arguments="{}", **more):
 class TestDecoding:
     """The stream decoded."""
 
-    def test_trap_4_2_1_calls_are_identified_by_their_call_id(self):
+    def test_calls_are_identified_by_their_call_id(self):
         assert fed("openai", *stream(FULL)).tool_calls[0].id == "call_0"
 
-    def test_trap_4_2_2_encrypted_reasoning_is_taken_from_the_finished_item(self):
+    def test_encrypted_reasoning_is_taken_from_the_finished_item(self):
         response = fed("openai", *stream(FULL), model="gpt-5")
         (block,) = response.blocks
         assert block["content"][0]["encrypted_content"] == "whole"
         assert [item["type"] for item in block["content"]] == ["reasoning", "message", "function_call"]
 
-    def test_trap_4_2_4_item_ids_may_change_during_the_stream(self):
+    def test_item_ids_may_change_during_the_stream(self):
         sent = stream(FULL)
         for event in sent:
             if event["type"] == "response.output_item.done":
@@ -49,7 +49,7 @@ class TestDecoding:
         assert (response.content, response.thinking) == ("Let me look.", "hm")
         assert len(response.tool_calls) == 1
 
-    def test_trap_4_2_5_arguments_that_only_the_end_event_has_are_decoded(self):
+    def test_arguments_that_only_the_end_event_has_are_decoded(self):
         added = {"type": "response.output_item.added", "output_index": 0, "item": call("")}
         told = {"type": "response.function_call_arguments.done", "output_index": 0, "arguments": '{"path": "a"}'}
         assert fed("openai", added, told, over()).tool_calls[0].args == {"path": "a"}
@@ -73,7 +73,7 @@ class TestDecoding:
         assert (reasoning["encrypted_content"], message["content"][0]["text"]) == ("whole", "Let me look.")
 
     @pytest.mark.parametrize("reason", ["max_output_tokens", "content_filter", "steered"])
-    def test_trap_4_2_6_an_incomplete_response_is_a_response(self, reason):
+    def test_an_incomplete_response_is_a_response(self, reason):
         sent = [*stream(FULL)[:-1], over(status="incomplete", incomplete_details={"reason": reason})]
         response = fed("openai", *sent)
         assert (response.content, response.metadata["stop_reason"]) == ("Let me look.", reason)
@@ -95,17 +95,17 @@ class TestDecoding:
             ({"error": {"code": "server_error", "message": "sorry"}}, 500, True),
         ],
     )
-    def test_trap_4_2_7_a_stream_with_only_a_failure_is_an_error(self, event, status, retryable):
+    def test_a_stream_with_only_a_failure_is_an_error(self, event, status, retryable):
         with pytest.raises(ProviderError, match="sorry") as caught:
             fed("openai", event)
         assert (caught.value.status, caught.value.retryable) == (status, retryable)
 
-    def test_trap_4_2_7_a_failure_without_a_message_is_an_error(self):
+    def test_a_failure_without_a_message_is_an_error(self):
         with pytest.raises(ProviderError, match="the response failed"):
             fed("openai", {"type": "response.failed", "response": {"error": None}})
 
     @pytest.mark.parametrize("name", ["parallel", "multi_tool_use.parallel"])
-    def test_trap_4_2_9_calls_wrapped_in_one_call_are_separated(self, name):
+    def test_calls_wrapped_in_one_call_are_separated(self, name):
         uses = [{"recipient_name": "functions.read", "parameters": {"path": "a"}}, {"recipient_name": "done"}]
         arguments = json.dumps({"tool_uses": uses})
         response = fed("openai", over(call(arguments, name=name)))
@@ -115,7 +115,7 @@ class TestDecoding:
         ]
         assert fed("openai", over(call(arguments, name=name)), tools=[name]).tool_calls[0].gate == name
 
-    def test_trap_4_2_12_a_commentary_and_an_answer_are_one_text_and_go_back_with_their_phases(self):
+    def test_a_commentary_and_an_answer_are_one_text_and_go_back_with_their_phases(self):
         output = [
             {"type": "message", "content": [{"type": "output_text", "text": text}], "phase": phase}
             for text, phase in (("I look.", "commentary"), ("Found.", "final_answer"))
@@ -157,7 +157,7 @@ class TestEncoding:
             ("user", None),
         ]
 
-    def test_trap_4_2_3_reasoning_goes_back_without_ids_right_before_its_result(self):
+    def test_reasoning_goes_back_without_ids_right_before_its_result(self):
         response = fed("openai", *stream(FULL), model="gpt-5")
         utterance = Message("assistant", response.content, response.tool_calls, blocks=response.blocks)
         context = [Message("user", "go"), utterance, Message("tool", "A", (), "call_0", "read")]
@@ -172,21 +172,21 @@ class TestEncoding:
         other = request(openai("gpt-5-mini", api_key="k"), context)["input"]
         assert [item.get("type") for item in other] == [None, "message", "function_call", "function_call_output"]
 
-    def test_trap_4_2_3_reasoning_without_encrypted_content_is_not_sent_back(self):
+    def test_reasoning_without_encrypted_content_is_not_sent_back(self):
         block = {"provider": "openai", "model": "gpt-5", "content": [{"type": "reasoning", "summary": []}]}
         items = request(GPT, [Message("user", "go"), said("x", blocks=[block]), Message("user", "on")])["input"]
         assert not any(item.get("type") == "reasoning" for item in items)
 
-    def test_trap_4_2_8_extra_fields_of_a_call_go_back_with_it(self):
+    def test_extra_fields_of_a_call_go_back_with_it(self):
         response = fed("openai", over(call(namespace="crm", caller={"type": "x"})), model="gpt-5")
         utterance = Message("assistant", None, response.tool_calls, blocks=response.blocks)
         sent = request(GPT, [Message("user", "go"), utterance])["input"][1]
         assert (sent["namespace"], sent["caller"]) == ("crm", {"type": "x"})
 
-    def test_trap_4_2_10_the_input_is_never_empty(self):
+    def test_the_input_is_never_empty(self):
         assert request(GPT, [Message("system", "Be.")])["input"]
 
-    def test_trap_4_2_11_schemas_of_gates_are_not_strict(self):
+    def test_schemas_of_gates_are_not_strict(self):
         assert all(tool["strict"] is False for tool in request(GPT, CONTEXT)["tools"])
 
     def test_storing_is_turned_off_and_encrypted_reasoning_is_requested_of_reasoning_models(self):
