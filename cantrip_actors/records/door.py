@@ -23,7 +23,7 @@ def name_decider(by: str, door: str) -> str:
     >>> name_decider("ann", "terminal:ann"), name_decider("bob", "terminal:ann")
     ('ann, at a terminal', 'bob, as ann said at a terminal')
     >>> name_decider("", "token:deploy"), name_decider("ann", "")
-    ('somebody with the token deploy', 'ann, according to a program that authenticates no one')
+    ('somebody with the token deploy', 'ann, according to a program without authentication')
     """
     kind, _, name = door.partition(":")
     match kind:
@@ -36,4 +36,4 @@ def name_decider(by: str, door: str) -> str:
         case "token":
             return f"{by or 'somebody'} with the token {name}"
         case _:
-            return f"{by or 'somebody'}, according to a program that authenticates no one"
+            return f"{by or 'somebody'}, according to a program without authentication"

@@ -154,7 +154,7 @@ async def test_a_gate_runs_once_after_a_week_and_a_restart_when_it_is_allowed(me
 @pytest.mark.parametrize(
     ("door", "words"),
     [
-        ("", "anna, according to a program that authenticates no one"),
+        ("", "anna, according to a program without authentication"),
         ("terminal:anna", "anna, at a terminal"),
         ("terminal:root", "anna, as root said at a terminal"),
         ("token:phone", "anna with the token phone"),

@@ -23,6 +23,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib.util import find_spec
 from io import RawIOBase
 from pathlib import Path
 from typing import Any, Final, cast
@@ -231,7 +232,8 @@ def _list_folders() -> list[str]:
 
     The folder of the running program is left out: an entity may be able to write there, and a worker starts late.
     """
-    needed = [str(Path(file).parents[1]) for name in _NEEDED if (file := sys.modules[name].__file__) is not None]
+    specs = filter(None, map(find_spec, _NEEDED))  # this process may not have imported them yet
+    needed = [str(Path(spec.origin).parents[1]) for spec in specs if spec.origin is not None]
     installed = [folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")]
     return list(dict.fromkeys([*needed, *installed]))
 

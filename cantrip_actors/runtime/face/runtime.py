@@ -1049,7 +1049,7 @@ class Runtime:
         calls of that gate by that entity for which the condition of `ask_first` says the same.
 
         `door` is the evidence for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or "" for
-        a program that authenticates no one. It is in the record, in `loom show` and in exports.
+        a program that has no authentication. It is in the record, in `loom show` and in exports.
 
         The same decision with the same `key` may be sent again: it counts once, and this returns True, that it repeats
         an earlier one. It returns False for the first.
