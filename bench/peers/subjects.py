@@ -67,7 +67,7 @@ _NOTHING_KEPT = {"resume": "keeps nothing"}
 _SAME = {"children": "as without a store", "stream": "as without a store"}
 _LANGCHAIN = ("langchain", "langgraph")
 _LANGGRAPH_SQLITE = (*_LANGCHAIN, "langgraph-checkpoint-sqlite")
-_DBOS = ("pydantic-ai-slim[dbos]",)
+_DBOS = ("pydantic-ai-slim[dbos]", "dbos")
 
 SUBJECTS = (
     Subject("ours", "ours", lacks=_NOTHING_KEPT),
