@@ -174,7 +174,7 @@ class TestQueries:
                 raise ProviderError("no credit", status=429, retryable=False)
             return "never"
 
-        with pytest.raises(ProviderError, match=r"after 2 attempts.*no credit; trying again would meet the same refusal"):
+        with pytest.raises(ProviderError, match=r"after 2 attempts.*no credit; trying again would meet the same"):
             await ask(scripted(policy), ASKED, retry=Retry())
         assert len(asked) == 2
 

@@ -580,7 +580,7 @@ class Entity(Generic[Answer_co]):
         They come from the loom, whichever process runs the entity: intents and steering messages with their senders,
         and the turns that are committed. Each is a `Message` with its author, the time at which it was recorded, and
         whether a fold took it out of the entity's context. The messages of a fork begin with those of its original. The
-        system prompt is not among them. Raises UnknownEntity, RuntimeClosed, LoomError.
+        system prompt is not among them. Raises UnknownEntity, LoomError.
         """
         return await self._tree.in_store(partial(read_messages, make_checked(self._tree.loom), self._id))
 
@@ -589,7 +589,7 @@ class Entity(Generic[Answer_co]):
         first.
 
         Each has the name of its `period`, such as "2026-11-29", and its `usage`; periods without any are left out.
-        `zone` is a name of the IANA database. Raises UnknownEntity, RuntimeClosed, LoomError.
+        `zone` is a name of the IANA database. Raises UnknownEntity, LoomError.
         """
         return await self._tree.in_store(partial(read_spending, self._tree.loom, self._id, per, zone))
 

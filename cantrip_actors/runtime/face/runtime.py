@@ -969,7 +969,7 @@ class Runtime:
     async def messages(self, entity: HasId | str) -> list[ThreadMessage]:
         """Return the thread of an entity as messages, as `Entity.messages` does; `entity` is a handle, a name or an id.
 
-        Raises UnknownEntity, RuntimeClosed, LoomError.
+        Raises UnknownEntity, LoomError.
         """
         return await self._tree.in_store(lambda: read_messages(self.loom, self._find_id(entity)))
 
@@ -977,7 +977,7 @@ class Runtime:
         """Return the input of a crystal for the answer of a turn: messages, images, system prompt, gates, settings.
 
         It is computed from the loom, as the entity computed it then. It has secrets: show it only to people who may see
-        them. Raises RuntimeClosed, and LoomError for an unknown or forgotten turn.
+        them. Raises LoomError for an unknown or forgotten turn.
         """
         return await find_model_input(self._tree, self.loom, turn_id)
 
