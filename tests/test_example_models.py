@@ -49,9 +49,7 @@ def find_outdated(file: str, text: str) -> Iterator[str]:
 def test_each_model_that_a_page_or_an_example_names_is_the_newest_of_its_line() -> None:
     files = sorted({path for place in PLACES for path in ROOT.glob(place)})
     outdated = [
-        found
-        for path in files
-        for found in find_outdated(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
+        name for path in files for name in find_outdated(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
     ]
     assert not outdated, f"the table of models knows newer ones: {', '.join(outdated)}"
 

@@ -57,8 +57,8 @@ def _list_ways(folder: Path, requirements: Sequence[str]) -> Iterator[list[list[
     python = str(folder / "bin" / "python")
     uv = [shutil.which("uv")] if shutil.which("uv") else [sys.executable, "-m", "uv"]
     if len(uv) == 1 or importlib.util.find_spec("uv") is not None:
-        made = [*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)]
-        yield [made, [*uv, "pip", "install", "--quiet", "--upgrade", "--python", python, *requirements]]
+        make = [*uv, "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder)]
+        yield [make, [*uv, "pip", "install", "--quiet", "--upgrade", "--python", python, *requirements]]
     yield [
         [sys.executable, "-m", "venv", str(folder)],
         [python, "-m", "pip", "install", "--quiet", "--upgrade", "--disable-pip-version-check", *requirements],

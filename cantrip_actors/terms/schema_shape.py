@@ -77,7 +77,7 @@ _MAPS: Final = frozenset({"$defs", "definitions", "properties", "patternProperti
 
 
 def is_plain(schema: Any) -> bool:
-    """Return whether a value is certainly a JSON Schema, for one whose patterns and addresses nobody checks.
+    """Return whether a value is certainly a JSON Schema, for one whose patterns and addresses are not checked.
 
     If not, only jsonschema can tell.
     """

@@ -120,7 +120,7 @@ class EntityMachine(RuleBasedStateMachine):
         return wild(self.cantrip.circle)
 
     def check_end(self) -> None:
-        """Check your own laws once no process has work left; by default there are none."""
+        """Check your own laws once no process has work left; by default this checks nothing."""
 
     # --- for rules
 

@@ -1,4 +1,4 @@
-"""Requests to an entity with a long log: what they read does not grow with it."""
+"""Requests to an entity with a long log: the records that they read do not grow in number with it."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a refused request is told: what was expected, and what came."""
+"""The answer to a refused request names the expected and the actual value."""
 
 import json
 from typing import Any

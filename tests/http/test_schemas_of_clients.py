@@ -1,4 +1,4 @@
-"""The schemas of clients' tools: a request with very many of them costs little, and stops nobody else."""
+"""The schemas of clients' tools: a request with very many of them costs little, and delays no other request."""
 
 import threading
 import time

@@ -516,6 +516,23 @@ async def test_an_intent_is_worked_on_in_the_context_of_its_sender_however_it_is
 
 
 @pytest.mark.rule("K-05")
+async def test_an_intent_that_could_not_be_sent_leaves_nothing_of_its_sender(monkeypatch):
+    def fail(*_):
+        raise LoomError("the loom cannot be reached")
+
+    async with Runtime.open(passivate_after=10) as runtime:
+        await (await runtime.invoke(ASKING, "go", name="notes")).episode()
+        await anyio.sleep(100)
+        REQUEST.set("request")
+        tree, entity = runtime._tree, runtime.entity("notes")
+        monkeypatch.setattr(tree.store, "post", fail)
+        for _ in range(3):
+            with pytest.raises(LoomError, match="cannot be reached"):
+                await entity.post("go")
+        assert not tree.inboxes._inboxes
+
+
+@pytest.mark.rule("K-05")
 async def test_an_intent_keeps_the_context_of_its_sender_while_its_entity_moves_to_other_dependencies():
     @gate
     async def name_request(user: Injected[str]) -> str:

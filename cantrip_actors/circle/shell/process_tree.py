@@ -57,9 +57,7 @@ def walk_descendants(process: int) -> Iterator[int]:
 
 
 def is_stopped(process: int) -> bool:
-    """Return whether every thread of a process is stopped or dead, so that none continues unless another process wakes
-    it.
-    """
+    """Return whether every thread of a process is stopped or dead: it continues only if another process wakes it."""
     return all(state in "TtZX" for state in map(_read_state, _list_threads(process)))
 
 

@@ -300,19 +300,20 @@ class Inboxes:
         """Make mail durable. Raises KeyUsed, InboxFull, EntityEnded, LoomError."""
         await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that is cancelled already must not send it
         message = Post(self._core.guard.redact_mail(mail), mail)
-        sender = self._note_sender(mail)
+        sender, is_waiting = self._note_sender(mail), False
         inbox = self._inboxes.get(mail.entity_id)
         if inbox is not None:
             inbox.posts += 1
         try:
             row: MailRow | CantripError = await self._core.writer.call(message)
+            is_waiting = isinstance(row, MailRow) and row.taken is None
         except NotRunning as gone:
             raise RuntimeClosed("the runtime closes: the mail is not sent") from gone
         finally:
             if inbox is not None:
                 inbox.posts -= 1
-        if sender is not None and (isinstance(row, CantripError) or row.taken is not None):
-            self.forget(mail.entity_id, mail.key, sender)
+            if sender is not None and not is_waiting:
+                self.forget(mail.entity_id, mail.key, sender)
         if isinstance(row, CantripError):
             raise row
         if self._core.living.get(mail.entity_id) is None:
