@@ -107,7 +107,7 @@ def _split_message(where: str, message: models.AnthropicMessage) -> Iterator[dic
         kind = str(block.get("type"))
         by_kind.setdefault(kind if kind in _APART else "", []).append(block)
     for block in by_kind.pop("tool_result", []):
-        id, result, is_error = block.get("tool_use_id"), block.get("content") or "", block.get("is_error") is True
+        id, result, is_error = block.get("tool_use_id"), block.get("content") or "", block.get("is_error")
         yield {"role": "tool", "tool_call_id": id, "content": _read_content(where, result), "is_error": is_error}
     if by_kind:
         thoughts = "\n\n".join(str(block.get("thinking") or "") for block in by_kind.get("thinking", ()))
@@ -176,6 +176,7 @@ def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
         "name": tool.get("name"),
         "description": tool.get("description"),
         "parameters": tool.get("input_schema"),
+        "strict": tool.get("strict"),
     }
     return {"type": "function", "function": function}
 
@@ -268,7 +269,7 @@ class AnthropicEncoder:
 
     def rest(self, rest: Rest) -> Iterator[bytes]:
         """Yield the events of calls that the client is to carry out."""
-        for text in rest.list_texts(is_typed=self.form is not None) or [None]:
+        for text in (None, *rest.list_texts(is_typed=self.form is not None)):
             for piece in self._segments.finish(text):
                 yield from self._add_piece(piece)
         for block in _make_calls(rest):

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp
 
 from cantrip_actors.http.anthropic import ANTHROPIC_ROUTES, as_anthropic_error
 from cantrip_actors.http.approvals import approval_routes
-from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
+from cantrip_actors.http.bodies import DOT_SEGMENTS, read_body, read_json, validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.chats import CHAT_ROUTES
 from cantrip_actors.http.endpoint import Endpoint
@@ -134,7 +134,7 @@ async def _answer(service: Service, row: ApiRoute, request: Request) -> Response
         call.key = _read_key(request)
     if row.body is not None:
         value = read_json(request, body) if body or row.needs_body else {}
-        call.body = validate(row.body, value, strict=issubclass(row.body, Strict))
+        call.body = validate(row.body, value)
     answer = await row.work(call)
     return answer.response() if isinstance(answer, JsonAnswer) else answer
 
@@ -147,6 +147,8 @@ def _read_key(request: Request) -> str | None:
     text = key.strip()
     if len(text) > 1 and text.startswith('"') and text.endswith('"'):  # the draft has a quoted string
         text = text[1:-1]
-    if not (0 < len(text) <= 255 and all("!" <= sign <= "~" for sign in text)):  # the draft's limit
-        raise Problem(400, "idempotency-key", "Idempotency-Key: expected 1 to 255 visible ASCII characters")
+    is_visible = all("!" <= sign <= "~" for sign in text)
+    if not (0 < len(text) <= 255 and is_visible) or text in DOT_SEGMENTS:  # the draft's limit; keys are in paths
+        expected = "Idempotency-Key: expected 1 to 255 visible ASCII characters, other than . and .."
+        raise Problem(400, "idempotency-key", expected)
     return text

@@ -357,10 +357,10 @@ class ResponseEncoder:
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
         text = answer_text(outcome)
-        is_call = self.form is not None and self.form.tool is not None and text is not None
+        is_call = self.form is not None and self.form.tool is not None
         for piece in self._segments.finish(None if is_call else text):
             yield from self._piece(piece)
-        if is_call:
+        if is_call and text is not None:
             yield from self._call_tool(answer_item(self._id, text, self.form))
         status = response_status(outcome)
         kind = status if status in ("completed", "incomplete") else "failed"
