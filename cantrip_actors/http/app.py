@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
+from functools import cache
 from typing import Any, Final
 from urllib.parse import unquote
 
+import anyio.to_thread
+import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -58,10 +61,14 @@ def make_app(
     table: list[tuple[ApiRoute, DescribeError]] = [(row, describe_no_error) for row in routes]
     for extension in extensions:
         table += [(row, extension.describe_error) for row in extension.whole_routes]
-    described = document(tuple(row for row, _ in table))
+
+    @cache
+    def describe() -> bytes:
+        return orjson.dumps(document(row for row, _ in table))
 
     async def openapi(_request: Request) -> Response:
-        return JSONResponse(described)
+        described = await anyio.to_thread.run_sync(describe)  # the first time it takes a tenth of a second
+        return Response(described, media_type="application/json")
 
     async def session(request: Request) -> Response:
         if request.headers.get("authorization") is None:
