@@ -80,8 +80,8 @@ def obedient(circle: Circle) -> Scripted:
     """Return a crystal that calls each gate of the circle once, in order, with arguments that fit, and then `done`.
 
     It shows whether every gate takes the arguments that its schema allows. Each entity begins with the first gate.
-    Gates of the runtime, such as `call_agent`, `question` and `use_gate`, are left out. A text with a `pattern` is not made to fit
-    it: the entity observes what is wrong.
+    Gates of the runtime, such as `call_agent`, `question` and `use_gate`, are left out. A text with a `pattern` is not
+    made to fit it: the entity observes what is wrong.
 
     Raises InvalidCantrip for a circle that runs programs: there a model writes no calls.
     """
