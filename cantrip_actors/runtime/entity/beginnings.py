@@ -92,6 +92,7 @@ class Beginnings:
     ) -> Beginning:
         """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
         tree = self._tree
+        check_cantrip(what, cantrip)  # before the intent, for a caller that swaps the two
         check_texts(by=by)
         if on_close is not None:
             check_choice("on_close", on_close, get_args(OnClose))
@@ -102,7 +103,7 @@ class Beginnings:
                 "stay in the loom when the runtime closes"
             )
         begin = make_begin(intent, context, sender=by or None, history=history)
-        tree.launcher.check_files(check_cantrip(what, cantrip), begin.images)
+        tree.launcher.check_files(cantrip, begin.images)
         if key is not None:
             check_name("key", key)
         if on_close is None and not always_stays and tree.limits.on_close == "keep":
