@@ -257,7 +257,7 @@ def _add_tools(
     choice, listed = body.tool_choice, list(body.tools or ())
     asked = get_function(choice).get("name") if isinstance(choice, dict) else None
     gates = read_tools(cantrip, listed)
-    if choice not in (None, "auto", "required") and (asked is None or asked not in gates):
+    if choice not in (None, "auto", "required") and not (isinstance(asked, str) and asked in gates):
         text = f"tool_choice: expected auto, none, required, or one of the functions in tools, got {choice!r}"
         raise Problem(400, "invalid", text, param="tool_choice")
     chosen = gates.get(asked) if asked else next(iter(gates.values())) if len(gates) == 1 else None
@@ -524,7 +524,7 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
         run = run._replace(tools=target.tools or run.tools, form=form)
         id = f"chatcmpl-{name_run(run)}"
         if body.stream:
-            with_usage = bool((body.stream_options or {}).get("include_usage"))
+            with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
             encoder = ChatEncoder(id, body.model, created, with_usage=with_usage, form=form)
             return stream_run(call, run, encoder, stack.pop_all().close)
     ended = await find_rest(call, run)

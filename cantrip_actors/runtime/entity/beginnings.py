@@ -176,6 +176,8 @@ class Beginnings:
                     await self._make_idle(name, cantrip, tenant, lease)
         is_offered = cantrip.name is not None and tree.cantrips.find_offered(cantrip.name) is not None
         needs_cantrip = not is_offered or await tree.in_store(partial(self._is_left_behind, entity_id))
+        if needs_cantrip:
+            tree.cantrips.note_named(entity_id, cantrip)  # so that mail by other handles is taken, too
         return Entity(tree, entity_id, name, cantrip=cantrip if needs_cantrip else None, begun_with=cantrip)
 
     def _is_left_behind(self, entity_id: str) -> bool:
