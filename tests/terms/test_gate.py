@@ -263,6 +263,11 @@ class TestCheck:
 
         assert 'missing required argument "places.1.city"' in refused(visit, places=[{"city": "x"}, {}])
 
+    def test_a_list_that_is_too_short_for_its_tuple_misses_an_element_and_not_the_argument(self):
+        def visit(place: tuple[int, str]) -> None: ...
+
+        assert 'missing required argument "place.1"' in refused(visit, place=[1])
+
     def test_all_mistakes_of_a_call_are_reported_at_once(self):
         told = refused(search, limit="many", colour="red")
         assert "query" in told
