@@ -264,6 +264,7 @@ class TestCheck:
         assert 'missing required argument "places.1.city"' in refused(visit, places=[{"city": "x"}, {}])
 
     def test_a_list_that_is_too_short_for_its_tuple_misses_an_element_and_not_the_argument(self):
+        @gate
         def visit(place: tuple[int, str]) -> None: ...
 
         assert 'missing required argument "place.1"' in refused(visit, place=[1])
