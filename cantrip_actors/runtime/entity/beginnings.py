@@ -93,6 +93,7 @@ class Beginnings:
     ) -> Beginning:
         """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
         tree = self._tree
+        check_cantrip(what, cantrip)  # before the intent, for a caller that swaps the two
         check_texts(by=by)
         if on_close is not None:
             check_choice("on_close", on_close, get_args(OnClose))
@@ -103,7 +104,7 @@ class Beginnings:
                 "stay in the loom when the runtime closes"
             )
         begin = make_begin(intent, context, sender=by or None, history=history, note=note)
-        tree.launcher.check_files(check_cantrip(what, cantrip), begin.images)
+        tree.launcher.check_files(cantrip, begin.images)
         if key is not None:
             check_name("key", key)
         if on_close is None and not always_stays and tree.limits.on_close == "keep":
@@ -177,6 +178,8 @@ class Beginnings:
                     await self._make_idle(name, cantrip, tenant, lease)
         is_offered = cantrip.name is not None and tree.cantrips.find_offered(cantrip.name) is not None
         needs_cantrip = not is_offered or await tree.in_store(partial(self._is_left_behind, entity_id))
+        if needs_cantrip:
+            tree.cantrips.note_named(entity_id, cantrip)  # so that mail by other handles is taken, too
         return Entity(tree, entity_id, name, cantrip=cantrip if needs_cantrip else None, begun_with=cantrip)
 
     def _is_left_behind(self, entity_id: str) -> bool:

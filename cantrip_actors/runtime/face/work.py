@@ -54,14 +54,14 @@ def check_timeout(timeout: float) -> None:
 class NoAnswer(CantripError, TimeoutError):
     """The episode of an intent did not end within the time that its caller gave it.
 
-    The intent is not withdrawn: `receipt.result()`, or `runtime.receipt(entity_id, key).result()`, continues to wait,
-    and `receipt.withdraw()` withdraws the intent if it still waits. `receipt` is the `Work`.
+    The intent is not withdrawn: `receipt.result()`, or `runtime.work(receipt.id).result()` in any process, continues to
+    wait, and `receipt.withdraw()` withdraws the intent if it still waits. `receipt` is the `Work`.
     """
 
     def __init__(self, work: Work[Any], timeout: float) -> None:
         super().__init__(
             f"entity {work.entity_id} did not answer within {timeout:g} s; its intent is {work.state}, and "
-            f"stays: wait on with runtime.receipt({work.entity_id!r}, {work.key!r}).result()"
+            f"stays: wait on with runtime.work({work.id!r}).result()"
         )
         self.receipt = work
         self.entity_id = work.entity_id
