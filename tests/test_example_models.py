@@ -40,6 +40,8 @@ def find_newest(line: str) -> tuple[int, ...]:
 def find_outdated(file: str, text: str) -> Iterator[str]:
     """Yield the models of a text of which the table knows a newer version."""
     for line, pattern in LINES.items():
+        if pattern.pattern.removeprefix(r"\b").partition("(")[0] not in text:
+            continue  # a search for the letters is a hundred times as fast as one for the pattern
         for match in pattern.finditer(text):
             if read_version(match[1]) < find_newest(line):
                 yield f"{file}: {match[0]}"

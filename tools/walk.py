@@ -140,8 +140,13 @@ class Trace:
             self.steps.append(Step(frame.f_code.co_qualname, _find_runner(), file, is_call))
 
     def _note_statement(self, text: str) -> None:
-        if self._is_on and not text.startswith("--"):  # a statement of a trigger
-            self.steps.append(Step(" ".join(text.split()), _find_runner()))
+        if not self._is_on:
+            return
+        step = Step(" ".join(text.split()), _find_runner())
+        if (
+            step != self.steps[-1]
+        ):  # SQLite repeats the text of a statement for each statement of a trigger that it fires
+            self.steps.append(step)
 
 
 @cache
@@ -217,7 +222,7 @@ async def walk_send(trace: Trace, url: str) -> list[Step]:
         assert warm is not None, "the loom has it"
         assert cold is not None, "the loom has it"
         await warm.send("warm up", key="1")
-        await anyio.sleep(1)
+        await anyio.sleep(1.25)  # between two polls of the loom, which are no part of the walk
         trace.begin()
         await cold.send("go", key="1")
         return trace.end()

@@ -678,13 +678,16 @@ async def load_entity(
 
 def _end(name: str, loom: str, *, as_json: bool, stops: bool = False) -> None:
 
-    async def work(runtime: Runtime) -> str:
-        entity = find_living(runtime.loom, name)
-        await (runtime.get_entity(entity).stop("abandoned") if stops else runtime.abandon(entity))
-        return entity
+    async def work(runtime: Runtime) -> tuple[str, str]:
+        entity_id, by = find_living(runtime.loom, name), _login()
+        if stops:
+            await runtime.get_entity(entity_id).stop(by=by)
+        else:
+            await runtime.abandon(entity_id, by=by)
+        return entity_id, await runtime.read(lambda: runtime.loom.state(entity_id))
 
-    entity = run_quietly(loom, work, as_json=as_json)
+    entity_id, state = run_quietly(loom, work, as_json=as_json)
     if as_json:
-        output.print_json({"entity_id": entity, "name": name, "state": "abandoned", "loom": render_url(loom)})
+        output.print_json({"entity_id": entity_id, "name": name, "state": state, "loom": render_url(loom)})
     else:
         output.print_note(f"{name} has ended")

@@ -107,7 +107,7 @@ def _split_message(where: str, message: models.AnthropicMessage) -> Iterator[dic
         kind = str(block.get("type"))
         by_kind.setdefault(kind if kind in _APART else "", []).append(block)
     for block in by_kind.pop("tool_result", []):
-        id, result, is_error = block.get("tool_use_id"), block.get("content") or "", block.get("is_error") is True
+        id, result, is_error = block.get("tool_use_id"), block.get("content") or "", block.get("is_error")
         yield {"role": "tool", "tool_call_id": id, "content": _read_content(where, result), "is_error": is_error}
     if by_kind:
         thoughts = "\n\n".join(str(block.get("thinking") or "") for block in by_kind.get("thinking", ()))
@@ -176,6 +176,7 @@ def _read_tool(tool: dict[str, Any]) -> dict[str, Any]:
         "name": tool.get("name"),
         "description": tool.get("description"),
         "parameters": tool.get("input_schema"),
+        "strict": tool.get("strict"),
     }
     return {"type": "function", "function": function}
 
@@ -249,12 +250,12 @@ _BLOCKS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
 
 
 class AnthropicEncoder:
-    """Events of one message. With a form only the answer is content, because clients parse all of it."""
+    """Events of one message. With a form its only text is the answer, because clients parse all of it."""
 
     def __init__(self, id: str, model: str, form: AnswerForm | None = None) -> None:
         self.form = form
         self._id, self._model = id, model
-        self._segments = Segments()
+        self._segments = Segments(is_typed=form is not None)
         self._blocks = 0
 
     def begin(self) -> Iterator[bytes]:
@@ -263,13 +264,12 @@ class AnthropicEncoder:
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield the events of an output."""
-        if self.form is None:
-            for piece in self._segments.add(output):
-                yield from self._add_piece(piece)
+        for piece in self._segments.add(output):
+            yield from self._add_piece(piece)
 
     def rest(self, rest: Rest) -> Iterator[bytes]:
         """Yield the events of calls that the client is to carry out."""
-        for text in rest.list_texts(is_typed=self.form is not None):
+        for text in (None, *rest.list_texts(is_typed=self.form is not None)):
             for piece in self._segments.finish(text):
                 yield from self._add_piece(piece)
         for block in _make_calls(rest):
@@ -278,12 +278,12 @@ class AnthropicEncoder:
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
-        if self.form is not None and self.form.tool is not None and outcome.terminated:
+        is_call = self.form is not None and self.form.tool is not None and outcome.terminated
+        for piece in self._segments.finish(None if is_call else answer_text(outcome)):
+            yield from self._add_piece(piece)
+        if is_call:
             (block,) = _make_answer(self._id, outcome, self.form)
             yield from self._call_tool(block)
-        else:
-            for piece in self._segments.finish(answer_text(outcome)):
-                yield from self._add_piece(piece)
         yield from self._finish(_find_stop_reason(outcome, self.form), outcome.subtree_usage)
 
     def _call_tool(self, block: dict[str, Any]) -> Iterator[bytes]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
+from functools import cache
 from typing import Any, Final
 from urllib.parse import unquote
 
+import anyio.to_thread
+import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -20,7 +23,7 @@ from starlette.types import ASGIApp
 
 from cantrip_actors.http.anthropic import ANTHROPIC_ROUTES, as_anthropic_error
 from cantrip_actors.http.approvals import approval_routes
-from cantrip_actors.http.bodies import Strict, read_body, read_json, validate
+from cantrip_actors.http.bodies import DOT_SEGMENTS, read_body, read_json, validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.chats import CHAT_ROUTES
 from cantrip_actors.http.endpoint import Endpoint
@@ -58,10 +61,14 @@ def make_app(
     table: list[tuple[ApiRoute, DescribeError]] = [(row, describe_no_error) for row in routes]
     for extension in extensions:
         table += [(row, extension.describe_error) for row in extension.whole_routes]
-    described = document(tuple(row for row, _ in table))
+
+    @cache
+    def describe() -> bytes:
+        return orjson.dumps(document(row for row, _ in table))
 
     async def openapi(_request: Request) -> Response:
-        return JSONResponse(described)
+        described = await anyio.to_thread.run_sync(describe)  # the first time it takes a tenth of a second
+        return Response(described, media_type="application/json")
 
     async def session(request: Request) -> Response:
         if request.headers.get("authorization") is None:
@@ -134,7 +141,7 @@ async def _answer(service: Service, row: ApiRoute, request: Request) -> Response
         call.key = _read_key(request)
     if row.body is not None:
         value = read_json(request, body) if body or row.needs_body else {}
-        call.body = validate(row.body, value, strict=issubclass(row.body, Strict))
+        call.body = validate(row.body, value)
     answer = await row.work(call)
     return answer.response() if isinstance(answer, JsonAnswer) else answer
 
@@ -147,6 +154,8 @@ def _read_key(request: Request) -> str | None:
     text = key.strip()
     if len(text) > 1 and text.startswith('"') and text.endswith('"'):  # the draft has a quoted string
         text = text[1:-1]
-    if not (0 < len(text) <= 255 and all("!" <= sign <= "~" for sign in text)):  # the draft's limit
-        raise Problem(400, "idempotency-key", "Idempotency-Key: expected 1 to 255 visible ASCII characters")
+    is_visible = all("!" <= sign <= "~" for sign in text)
+    if not (0 < len(text) <= 255 and is_visible) or text in DOT_SEGMENTS:  # the draft's limit; keys are in paths
+        expected = "Idempotency-Key: expected 1 to 255 visible ASCII characters, other than . and .."
+        raise Problem(400, "idempotency-key", expected)
     return text

@@ -22,6 +22,8 @@ from cantrip_actors.terms.exact_json import TooDeep, parse_exactly
 M = TypeVar("M", bound=BaseModel)
 
 _JSON: Final = "application/json"
+DOT_SEGMENTS: Final = (".", "..")
+"""The parts of a path that clients resolve before they send it (RFC 3986)."""
 
 
 class Strict(BaseModel):
@@ -31,9 +33,9 @@ class Strict(BaseModel):
 
 
 class Lenient(BaseModel):
-    """Base of the bodies of APIs that others define: unknown names are ignored."""
+    """Base of the bodies of APIs that others define: unknown names are ignored, and a text is not a number."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
 async def read_body(request: Request, most: int, patience: float) -> bytes:

@@ -13,19 +13,27 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
-from pydantic import Field
 from starlette.responses import Response
 
 from cantrip_actors import Cantrip, CantripError, Entity, Work
 from cantrip_actors.http import ag_ui, ui_messages
 from cantrip_actors.http.ag_ui import AgUiEvents
-from cantrip_actors.http.bodies import Lenient
+from cantrip_actors.http.bodies import validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.client_cantrips import with_cantrip
 from cantrip_actors.http.client_rounds import may_reply
-from cantrip_actors.http.entities import find_cantrip
+from cantrip_actors.http.entities import check_path_name, find_cantrip
 from cantrip_actors.http.episode_tools import add_tools, check_in_thread, read_tools
 from cantrip_actors.http.files import file_of, image_of
+from cantrip_actors.http.front_end_models import (
+    AgUiApprovalJson,
+    AgUiBody,
+    AgUiMessageJson,
+    AgUiToolJson,
+    UiChatBody,
+    UiMessageJson,
+    UiPartJson,
+)
 from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.sessions import check_scope
@@ -37,67 +45,6 @@ from cantrip_actors.runtime.people.utterances import find_last_reply, find_utter
 from cantrip_actors.stream.events import (
     RequestedEvent,
 )
-
-
-class UiMessageJson(Lenient):
-    """A message of `useChat`."""
-
-    id: str = Field(min_length=1, max_length=200)
-    role: str
-    parts: list[dict[str, Any]] = Field(default_factory=list)
-
-
-class UiChatBody(Lenient):
-    """What `useChat` sends."""
-
-    id: str = Field(min_length=1, max_length=200, description="the chat; the name of its entity")
-    messages: list[UiMessageJson] = Field(min_length=1)
-    trigger: str = "submit-message"
-
-
-class AgUiMessageJson(Lenient):
-    """A message of AG-UI."""
-
-    id: str = Field(min_length=1, max_length=200)
-    role: str
-    content: str | list[dict[str, Any]] | None = None
-    toolCallId: str | None = None  # noqa: N815
-    error: str | None = None
-
-
-class AgUiResumeJson(Lenient):
-    """The answer to an interrupt of an earlier run."""
-
-    interruptId: str  # noqa: N815  # the protocol's name
-    status: str
-    payload: Any = None
-
-
-class AgUiToolJson(Lenient):
-    """A tool that the page carries out."""
-
-    name: str
-    description: str | None = None
-    parameters: Any = None
-
-
-class AgUiContextJson(Lenient):
-    """A fact that the page has for the agent."""
-
-    description: str
-    value: str
-
-
-class AgUiBody(Lenient):
-    """The request of AG-UI's clients to run an agent."""
-
-    threadId: str = Field(min_length=1, max_length=200, description="the name of the entity")  # noqa: N815
-    runId: str  # noqa: N815
-    messages: list[AgUiMessageJson] = Field(default_factory=list)
-    resume: list[AgUiResumeJson] = Field(default_factory=list)
-    tools: list[AgUiToolJson] = Field(default_factory=list)
-    context: list[AgUiContextJson] = Field(default_factory=list)
-    state: Any = None
 
 
 class ChatDecision(NamedTuple):
@@ -138,7 +85,7 @@ async def chat_ui(call: HttpCall) -> Response:
     body: UiChatBody = call.body
     last = body.messages[-1]
     if last.role == "user":
-        message = await _post(call, body.id, _read_ui_intent(last), regenerates=body.trigger.startswith("re"))
+        message = await _post(call, body.id, _read_ui_intent(last), regenerates=body.trigger == "regenerate-message")
         return _stream_ui(call, message)
     entity = await _find_chat(call, body.id)
     decisions = await call.read(lambda: list(_read_ui_decisions(call, entity.id, last.parts)))
@@ -178,29 +125,27 @@ def _make_message(work: Work, replied: str | None) -> ChatMessage:
 
 def _read_ui_intent(message: UiMessageJson) -> ChatIntent:
     """Return a message as an intent. Raises Problem 422 for one without text."""
-    texts = [str(part.get("text", "")) for part in message.parts if part.get("type") == "text"]
-    files = [
-        _read_file(part.get("url"), part.get("mediaType"), part.get("filename"))
-        for part in message.parts
-        if part.get("type") == "file"
-    ]
+    texts = [part.text or "" for part in message.parts if part.type == "text"]
+    files = [_read_file(part.url, part.mediaType, part.filename) for part in message.parts if part.type == "file"]
     return _make_intent(message.id, texts, files)
 
 
-def _read_ui_decisions(call: HttpCall, entity_id: str, parts: list[dict[str, Any]]) -> Iterator[ChatDecision]:
+def _read_ui_decisions(call: HttpCall, entity_id: str, parts: Sequence[UiPartJson]) -> Iterator[ChatDecision]:
     """Yield the decisions of open requests that the parts of a message have. Reads the loom."""
     for request in call.runtime.requests(entity=entity_id):
-        part = next((part for part in parts if part.get("toolCallId") == request.call), {})
-        approval = part.get("approval") or {}
-        if request.kind == "deferred" and part.get("state") == "output-error":
-            yield ChatDecision(request.id, {"error": str(part.get("errorText") or "failed")}, is_delivery=True)
-        elif request.kind == "deferred" and part.get("state") == "output-available":
-            yield ChatDecision(request.id, {"result": part.get("output")}, is_delivery=True)
-        elif request.kind == "question" and part.get("state") == "output-available":
-            yield ChatDecision(request.id, {"answer": part.get("output")})
-        elif part.get("state") == "approval-responded" and approval.get("id") == request.id:
-            decision = "allow" if approval.get("approved") is True else "deny"
-            yield ChatDecision(request.id, {"decision": decision, "note": str(approval.get("reason") or "")})
+        part = next((part for part in parts if part.toolCallId is not None and part.toolCallId == request.call), None)
+        if part is None:
+            continue
+        approval = part.approval
+        if request.kind == "deferred" and part.state == "output-error":
+            yield ChatDecision(request.id, {"error": part.errorText or "failed"}, is_delivery=True)
+        elif request.kind == "deferred" and part.state == "output-available":
+            yield ChatDecision(request.id, {"result": part.output}, is_delivery=True)
+        elif request.kind == "question" and part.state == "output-available":
+            yield ChatDecision(request.id, {"answer": part.output})
+        elif part.state == "approval-responded" and approval is not None and approval.id == request.id:
+            decision = "allow" if approval.approved else "deny"
+            yield ChatDecision(request.id, {"decision": decision, "note": approval.reason or ""})
 
 
 # AG-UI
@@ -234,14 +179,14 @@ def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
         return _make_intent(message.id, [message.content or ""], [])
     texts, files = [], []
     for part in message.content:
-        source = part.get("source") or part
-        url, media_type = source.get("url") or source.get("value"), source.get("mimeType")
-        if part.get("type") == "text":
-            texts.append(str(part.get("text", "")))
+        source = part.source or part
+        url, media_type = source.url or source.value, source.mimeType
+        if part.type == "text":
+            texts.append(part.text or "")
         else:
-            data = source.get("data") or (url if source.get("type") == "data" else None)
+            data = source.data or (url if source.type == "data" else None)
             address = url if data is None else f"data:{media_type or 'application/octet-stream'};base64,{data}"
-            files.append(_read_file(address, media_type, part.get("filename")))
+            files.append(_read_file(address, media_type, part.filename))
     return _make_intent(message.id, texts, files)
 
 
@@ -263,7 +208,10 @@ def _add_ag_ui_tools(call: HttpCall, tools: Sequence[AgUiToolJson]) -> Cantrip |
 
 
 def _read_ag_ui_decisions(call: HttpCall, entity_id: str, body: AgUiBody) -> Iterator[ChatDecision]:
-    """Yield the decisions that a run is resumed with. Reads the loom. Raises Problem 409 for one that is not open."""
+    """Yield the decisions that a run is resumed with. Reads the loom.
+
+    Raises Problem 409 for one that is not open, and 422 for an approval without `approved`.
+    """
     open_requests = {request.id: request for request in call.runtime.requests(entity=entity_id)}
     results = {message.toolCallId: message for message in body.messages if message.role == "tool"}
     for deferred in open_requests.values():
@@ -279,22 +227,20 @@ def _read_ag_ui_decisions(call: HttpCall, entity_id: str, body: AgUiBody) -> Ite
         if request.kind == "question" and is_resolved:
             yield ChatDecision(request.id, {"answer": payload})
             continue
-        fields = payload if isinstance(payload, dict) else {"approved": payload}
-        is_allowed = is_resolved and fields.get("approved") is True
-        args = fields.get("args") if is_allowed else None
-        note = str(fields.get("reason") or "")
-        yield ChatDecision(request.id, {"decision": "allow" if is_allowed else "deny", "note": note, "args": args})
+        fields = payload if isinstance(payload, dict) else {"approved": payload if is_resolved else False}
+        approval = validate(AgUiApprovalJson, fields if is_resolved else {**fields, "approved": False})
+        args = approval.args if approval.approved else None
+        decision = "allow" if approval.approved else "deny"
+        yield ChatDecision(request.id, {"decision": decision, "note": approval.reason or "", "args": args})
 
 
 # Both
 
 
-def _read_file(url: Any, media_type: Any, filename: Any) -> Any:
-    if not isinstance(url, str):
+def _read_file(url: str | None, media_type: str | None, filename: str | None) -> Any:
+    if url is None:
         raise Problem(422, "invalid-file", "messages: expected the URL of a file")
-    if str(media_type).startswith("image/"):
-        return image_of(url)
-    return file_of(url, filename if isinstance(filename, str) else None)
+    return image_of(url) if (media_type or "").startswith("image/") else file_of(url, filename)
 
 
 def _make_intent(key: str, texts: list[str], files: list[Any]) -> ChatIntent:
@@ -320,6 +266,7 @@ async def _post(
         is_new = await call.read(lambda: runtime.entity(chat)) is None
         check_scope(token, "cast" if is_new else "send")
         if is_new:
+            check_path_name(chat)
             async with service.limiter.reserve_start(token) as count:
                 entity = await runtime.ensure(chat, cantrip)
                 count(entity.id)

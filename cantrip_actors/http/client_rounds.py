@@ -193,10 +193,7 @@ def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity,
         is_ours = bool(entity_id) and loom.has(entity_id) and call.sees(entity_id)
         made = loom.find_call(entity_id, call_id) if is_ours else None
         if made is None:
-            text = (
-                f"{param}: no call has the id {id!r}: send the results of the calls of the answer before, as they are"
-            )
-            raise Problem(400, "unknown-call", text, param=param)
+            raise make_unknown_call(param, id)
         if made.result is not None and as_text(made.result.result) != result.text:
             text = f"{param}: the call {id!r} has a result already, or its episode has ended: the first one counts"
             raise Problem(409, "already-decided", text, param=param)
@@ -214,6 +211,12 @@ def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity,
         )
     key = loom.newest_round(root).key if loom.header(root).lasting else None
     return call.runtime.get_entity(root), key or ""
+
+
+def make_unknown_call(param: str, id: str) -> Problem:
+    """Return the error for the result of a call that neither an entity nor the conversation has."""
+    text = f"{param}: no call has the id {id!r}: send the results of the calls of the answer before, as they are"
+    return Problem(400, "unknown-call", text, param=param)
 
 
 def _is_partial(call: HttpCall, results: Results) -> bool:

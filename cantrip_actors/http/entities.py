@@ -16,6 +16,7 @@ from anyio import to_thread
 
 from cantrip_actors import Cantrip, Entity, Loom, LoomError, Work
 from cantrip_actors.http import models
+from cantrip_actors.http.bodies import DOT_SEGMENTS
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.files import check_intent, history_of, intent_of
 from cantrip_actors.http.problems import Problem
@@ -113,9 +114,18 @@ async def _build_submission(call: HttpCall, submission: Submission) -> dict[str,
     }
 
 
+def check_path_name(name: str) -> None:
+    """Raise Problem 422 for the name of a new entity that cannot be in a path: clients resolve these two, however they
+    are encoded.
+    """
+    if name in DOT_SEGMENTS:
+        raise Problem(422, "invalid-name", f"expected a name that can be in a path, got {name!r}: clients leave it out")
+
+
 async def begin_entity(call: HttpCall) -> JsonAnswer:
     """Make a long-lived entity with a name."""
     body: models.BeginBody = call.body
+    check_path_name(body.name)
     cantrip, intent = find_cantrip(call, body.cantrip), intent_of(body)
     return await _begin(
         call,
@@ -135,6 +145,7 @@ async def ensure(call: HttpCall) -> JsonAnswer:
     """Make a long-lived entity without an intent, unless there is one of that name."""
     body: models.EnsureBody = call.body
     cantrip, name = find_cantrip(call, body.cantrip), call.path["name"]
+    check_path_name(name)
     async with call.service.key_lock(f"{call.token.tenant or ''}\0ensure {name}"):  # so that one request makes it
         entity = await call.read(lambda: call.runtime.entity(name))
         is_new = entity is None

@@ -127,6 +127,8 @@ def _read_tool(param: str, tool: Any) -> Gate:
     name, text, schema = function.get("name"), function.get("description"), function.get("parameters")
     if not isinstance(text, str | None):
         raise _refuse(param, f"description: expected a text, got {text!r}")
+    if not isinstance(function.get("strict"), bool | None):
+        raise _refuse(param, f"strict: expected true or false, got {function['strict']!r:.50}")
     schema = {"type": "object", "properties": {}} if schema is None else schema
     check_schema(f"{param}.parameters", schema)
     try:

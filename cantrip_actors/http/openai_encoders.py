@@ -22,7 +22,7 @@ BETWEEN: Final = "\n\n"
 
 
 class EpisodeEncoder(Protocol):
-    """Writes the stream of one episode in a dialect. With a `form` it is only the answer, in that form."""
+    """Writes the stream of one episode in a dialect. With a `form` its only text is the answer, in that form."""
 
     form: AnswerForm | None
 
@@ -148,7 +148,7 @@ class ChatEncoder:
         self._id = id
         self._frame = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
         self._with_usage = with_usage
-        self._segments = Segments()
+        self._segments = Segments(is_typed=form is not None)
         self._has_said = False
 
     def begin(self) -> Iterator[bytes]:
@@ -157,8 +157,6 @@ class ChatEncoder:
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield the chunks of an output."""
-        if self.form is not None:
-            return
         for piece in self._segments.add(output):
             yield from self._piece(piece)
 
@@ -321,14 +319,14 @@ def text_part(text: str) -> dict[str, Any]:
 
 
 class ResponseEncoder:
-    """Events of one response. With a form only the answer is output, because clients parse all of it."""
+    """Events of one response. With a form its only text is the answer, because clients parse all of it."""
 
     def __init__(
         self, id: str, model: str, created: int, previous: str | None = None, form: AnswerForm | None = None
     ) -> None:
         self.form = form
         self._id, self._model, self._created, self._previous = id, model, created, previous
-        self._segments = Segments()
+        self._segments = Segments(is_typed=form is not None)
         self._sequence = -1
         self._output: list[dict[str, Any]] = []
 
@@ -339,8 +337,6 @@ class ResponseEncoder:
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield the events of an output."""
-        if self.form is not None:
-            return
         for piece in self._segments.add(output):
             yield from self._piece(piece)
 
@@ -349,9 +345,8 @@ class ResponseEncoder:
 
         The last event is the one after which clients read a response, also if its status says that it waits.
         """
-        if self.form is None:
-            for piece in self._segments.finish(rest.words):
-                yield from self._piece(piece)
+        for piece in self._segments.finish(rest.words if self.form is None else None):
+            yield from self._piece(piece)
         if rest.wait is not None:
             yield from self._say_wait(wait_item(self._id, rest.wait, self.form))
         for item in call_items(rest.calls):
@@ -362,11 +357,11 @@ class ResponseEncoder:
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
         text = answer_text(outcome)
-        if self.form is not None and self.form.tool is not None and text is not None:
+        is_call = self.form is not None and self.form.tool is not None
+        for piece in self._segments.finish(None if is_call else text):
+            yield from self._piece(piece)
+        if is_call and text is not None:
             yield from self._call_tool(answer_item(self._id, text, self.form))
-        else:
-            for piece in self._segments.finish(text):
-                yield from self._piece(piece)
         status = response_status(outcome)
         kind = status if status in ("completed", "incomplete") else "failed"
         yield self._event(f"response.{kind}", response=self._response(status, outcome))

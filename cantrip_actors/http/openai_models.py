@@ -12,10 +12,10 @@ from cantrip_actors.http.bodies import Lenient
 class JsonSchema(Lenient):
     """A JSON Schema by its name."""
 
-    name: Any = None
-    description: Any = None
+    name: str | None = None
+    description: str | None = None
     schema_: Any = Field(default=None, alias="schema")
-    strict: Any = None
+    strict: bool | None = None
 
 
 class AnswerFormat(JsonSchema):
@@ -39,11 +39,17 @@ class _Shared(Lenient):
     n: int | None = None
 
 
+class StreamOptions(Lenient):
+    """What the stream of a chat completion has besides the answer."""
+
+    include_usage: bool | None = None
+
+
 class ChatBody(_Shared):
     """A chat completion."""
 
     messages: list[dict[str, Any]] = Field(min_length=1)
-    stream_options: dict[str, Any] | None = None
+    stream_options: StreamOptions | None = None
     functions: list[Any] | None = None
     response_format: AnswerFormat | None = None
     logprobs: bool | None = None

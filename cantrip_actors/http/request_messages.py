@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from cantrip_actors import File, InvalidImage
 from cantrip_actors.http.calls import HttpCall
-from cantrip_actors.http.client_rounds import ClientResult, Results
-from cantrip_actors.http.episode_tools import CALL
+from cantrip_actors.http.client_rounds import ClientResult, Results, make_unknown_call
+from cantrip_actors.http.episode_tools import CALL, split_client_id
 from cantrip_actors.http.files import data_of, file_of, image_of
 from cantrip_actors.http.person_waits import find_wait
 from cantrip_actors.http.problems import Problem
@@ -78,10 +78,15 @@ def parse_messages(
         return ChatInput(None, waits=waits)
     reply = 1 + max((number for number, message in enumerate(request) if message.role == "assistant"), default=-1)
     results = _read_results(request[reply:], param)
-    if results:
+    if any(map(split_client_id, results)):
         news = [past for past in _read_history(request[reply:]) if past["role"] in ("user", "system")]
         return ChatInput([part for past in news for part in _list_parts(past)] or None, results=results)
-    return _find_intent(request, param)
+    chat_input = _find_intent(request, param)
+    calls = {tool_call["id"] for past in chat_input.history for tool_call in past.get("tool_calls", ())}
+    for id in results:  # of another service: a part of the conversation
+        if id not in calls:
+            raise make_unknown_call(param, id)
+    return chat_input
 
 
 def _leave_out_waits(request: list[_RequestMessage]) -> tuple[list[_RequestMessage], str | None]:
@@ -246,9 +251,11 @@ def _read_call(where: str, id: Any, function: Any) -> Past:
 def _read_result(where: str, message: Mapping[str, Any]) -> Past:
     id = message.get("call_id", message.get("tool_call_id"))
     content = message.get("output" if message.get("type") in _OUTPUTS else "content")
-    name, is_error = message.get("name"), message.get("is_error") is True
+    name, is_error = message.get("name"), message.get("is_error")
+    if not isinstance(is_error, bool | None):
+        raise _refuse(where, f"is_error: expected true or false, got {is_error!r:.50}")
     gate = name if isinstance(name, str) else None
-    return {"content": _read_content(where, content), "tool_call_id": id, "gate": gate, "is_error": is_error}
+    return {"content": _read_content(where, content), "tool_call_id": id, "gate": gate, "is_error": is_error is True}
 
 
 _READERS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], Past]]] = {

@@ -39,9 +39,12 @@ class _SentItem:
 
 
 class Segments:
-    """Turns the upserts of one entity into pieces."""
+    """Turns the upserts of one entity into pieces. Of a typed answer they are the reasoning and the answer at the end:
+    what the crystal says before may be refused, and a reader takes all texts for the answer.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_typed: bool = False) -> None:
+        self._is_typed = is_typed
         self._items: dict[tuple[str, str, str], _SentItem] = {}
         """Items that were not sent completely, in their order."""
         self._count = 0
@@ -52,7 +55,7 @@ class Segments:
         """Yield the pieces that an output adds."""
         if not isinstance(output, (MessageUpsert, ThinkingUpsert)):
             return
-        if isinstance(output, MessageUpsert) and output.origin != "agent":
+        if isinstance(output, MessageUpsert) and (self._is_typed or output.origin != "agent"):
             return
         kind: SegmentKind = "message" if isinstance(output, MessageUpsert) else "thinking"
         item = self._items.setdefault(output.key, _SentItem(kind))

@@ -1,5 +1,6 @@
 """Entities that outlive a command: named ones with further intents, and entities that a SIGKILL interrupted."""
 
+import json
 import os
 import re
 import signal
@@ -97,6 +98,14 @@ class TestNamed:
         assert "no long-lived entity" in cantrip("entities").err
         assert cantrip("entities", "--all", "--json").json[0]["state"] == "abandoned"
         assert cantrip("invoke", "notes.yaml", "eggs", "--name", "notes").out == "eggs\n"
+
+    @pytest.mark.rule("HTTP-18")
+    @pytest.mark.parametrize("command", ["stop", "abandon"])
+    def test_an_end_says_the_state_in_the_loom_and_records_who_asked_for_it(self, cantrip, command):
+        cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
+        state = cantrip(command, "notes", "--json").json["state"]
+        end = json.loads(cantrip("events").out.splitlines()[-1])
+        assert (end["type"], end["reason"], end["by"]) == ("EntityEndedEvent", state, login())
 
     def test_a_changed_recipe_is_used_once_it_was_given_for_its_entity(self, cantrip, spells):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")

@@ -57,7 +57,11 @@ def write_rhyme(context: Any) -> dict[str, Any] | None:
         schema = tool.parameters["properties"].get("answer", {}) if tool.name == "done" else tool.parameters
         if "lines" in schema.get("properties", {}) or schema == {"type": "object"}:
             args = {"answer": RHYME} if tool.name == "done" else RHYME
-            return {"content": "I rhyme.", "tool_calls": [{"gate": tool.name, "args": args}]}
+            return {
+                "content": "I rhyme.",
+                "thinking": "What rhymes?",
+                "tool_calls": [{"gate": tool.name, "args": args}],
+            }
     is_described = any(
         re.search(r'"lines\\?"', str(message.content)) for message in context
     )  # in a prompt of the client

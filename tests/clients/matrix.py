@@ -50,7 +50,15 @@ OF_FRONT_ENDS: Final = {
 
 FRONT_ENDS: Final = ("useChat", "AG-UI")
 LANGUAGES: Final = {
-    "Python": ("openai (Python)", "anthropic (Python)", "pydantic-ai", "instructor", "LangChain", "Agents SDK"),
+    "Python": (
+        "openai (Python)",
+        "anthropic (Python)",
+        "pydantic-ai",
+        "instructor",
+        "LangChain",
+        "LiteLLM",
+        "Agents SDK",
+    ),
     "JavaScript": ("openai (JS)", "anthropic (JS)", "AI SDK", "useChat", "AG-UI"),
 }
 """The clients of each language."""
@@ -81,6 +89,7 @@ def try_clients(languages: list[str]) -> dict[Trial, str]:
     with TemporaryDirectory() as folder, process(Path(folder), "asyncio", more, serves=serves) as service:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         environment |= {"SERVICE_URL": service.url, "SERVICE_TOKEN": service.token, "NO_COLOR": "1"}
+        environment["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks a site for the prices of models
         environment |= {"API": f"{service.url}/api/v1", "TOKEN": service.token}
         if "JavaScript" in languages:
             shutil.copy(HERE / "run.mjs", CLIENTS)  # packages are looked for beside the program

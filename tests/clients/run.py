@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 
 import anthropic
 import instructor
+import litellm
 import openai
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
 from agents import OpenAIResponsesModel as AgentsResponses
@@ -148,6 +149,8 @@ def openai_any_form() -> None:
     with OPENAI.chat.completions.stream(model="assistant", messages=HELLO, response_format=Rhyme) as stream:
         same(stream.get_final_completion().choices[0].message.parsed, ROSE)
     same(OPENAI.responses.parse(model="assistant", input="hello", text_format=Rhyme).output_parsed, ROSE)
+    with OPENAI.responses.stream(model="assistant", input="hello", text_format=Rhyme) as events:
+        same(events.get_final_response().output_parsed, ROSE)
     tools = [openai.pydantic_function_tool(Rhyme)]
     chat = OPENAI.chat.completions.parse(model="assistant", messages=HELLO, tools=tools, tool_choice="required")
     same(chat.choices[0].message.tool_calls[0].function.parsed_arguments, ROSE)  # type: ignore[index]
@@ -258,6 +261,8 @@ def anthropic_own_form() -> None:
 @trial("anthropic (Python)", "any form")
 def anthropic_any_form() -> None:
     same(ANTHROPIC.messages.parse(**SAID, output_format=Rhyme).parsed_output, ROSE)
+    with ANTHROPIC.messages.stream(**SAID, output_format=Rhyme) as stream:
+        same(stream.get_final_message().parsed_output, ROSE)
 
 
 @trial("anthropic (Python)", "client tools")
@@ -470,6 +475,92 @@ def langchain_people() -> None:
             streamed = chunk if streamed is None else streamed + chunk
         allow(streamed.text)
         same(model.invoke([HumanMessage("pay 3"), streamed, HumanMessage("continue")]).text, "It said: paid 3")
+
+
+# LiteLLM
+
+
+def litellm_complete(intent: Any, model: str = "assistant", **more: Any) -> Any:
+    """Return LiteLLM's answer to a text or to messages."""
+    messages = [{"role": "user", "content": intent}] if isinstance(intent, str) else intent
+    whose: Any = {"model": f"openai/{model}", "api_base": V1, "api_key": TOKEN, "max_retries": 0}
+    return litellm.completion(messages=messages, **whose, **more)
+
+
+def litellm_stream(intent: Any, **more: Any) -> Any:
+    """Return the message that LiteLLM joins of a stream."""
+    chunks = list(litellm_complete(intent, stream=True, **more))
+    return litellm.stream_chunk_builder(chunks).choices[0].message  # type: ignore[union-attr]
+
+
+@trial("LiteLLM", "answer")
+def litellm_answer() -> None:
+    answer = litellm_complete("hello")
+    same((answer.choices[0].message.content, answer.usage.total_tokens), ("you said: hello", 10))
+
+
+@trial("LiteLLM", "stream")
+def litellm_streams() -> None:
+    same(litellm_stream("hello").content, "you said: hello")
+
+
+@trial("LiteLLM", "conversation")
+def litellm_conversation() -> None:
+    history = [*HELLO, {"role": "assistant", "content": "two"}, {"role": "user", "content": "recall"}]
+    content = litellm_complete(history).choices[0].message.content
+    assert "two" in content, content
+
+
+@trial("LiteLLM", "pictures")
+def litellm_pictures() -> None:
+    parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": PICTURE}}]
+    same(litellm_complete([{"role": "user", "content": parts}]).choices[0].message.content, "I see 1 picture.")
+
+
+@trial("LiteLLM", "own form")
+def litellm_own_form() -> None:
+    answer = litellm_complete("bill", "invoice", response_format=Invoice)
+    same(Invoice.model_validate_json(answer.choices[0].message.content), BILL)
+
+
+@trial("LiteLLM", "any form")
+def litellm_any_form() -> None:
+    messages = (litellm_complete("hello", response_format=Rhyme).choices[0].message,)
+    for message in (*messages, litellm_stream("hello", response_format=Rhyme)):
+        same(Rhyme.model_validate_json(message.content), ROSE)
+
+
+@trial("LiteLLM", "client tools")
+def litellm_client_tools() -> None:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    more: Any = {"tools": [{"type": "function", "function": {"name": "temperature", "parameters": parameters}}]}
+    asked = [{"role": "user", "content": "call temperature Oslo Rome"}]
+    for message in (litellm_complete(asked, **more).choices[0].message, litellm_stream(asked, **more)):
+        results = [
+            {
+                "role": "tool",
+                "tool_call_id": call.id,
+                "content": str(temperature(**json.loads(call.function.arguments))),
+            }
+            for call in message.tool_calls
+        ]
+        answer = litellm_complete([*asked, message.model_dump(), *results], **more)
+        same(answer.choices[0].message.content, "It said: 20")
+
+
+@trial("LiteLLM", "people")
+def litellm_people() -> None:
+    waits = litellm_stream("pay 3").content
+    allow(waits)
+    asked = [{"role": "user", "content": "pay 3"}, {"role": "assistant", "content": waits}]
+    answer = litellm_complete([*asked, {"role": "user", "content": "continue"}])
+    same(answer.choices[0].message.content, "It said: paid 3")
+
+
+@trial("LiteLLM", "errors")
+def litellm_errors() -> None:
+    error = catch(litellm.NotFoundError, lambda: litellm_complete("hello", "nobody"))
+    assert "offered: assistant" in str(error), error
 
 
 # OpenAI Agents SDK

@@ -18,7 +18,7 @@ import httpx
 
 from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
 from cantrip_actors.dispatch.routes import make_extension
-from cantrip_actors.http import Service, ServiceExtension, ServiceLimits, ServiceSettings, Token, Tokens, app, make_app
+from cantrip_actors.http import Service, ServiceExtension, ServiceLimits, ServiceSettings, Token, Tokens, make_app
 from cantrip_actors.http.server import listen, run_hypercorn
 from cantrip_actors.http.token import SCOPES
 from cantrip_actors.http.tokens import digest_of
@@ -189,22 +189,6 @@ async def open_stream(url: str, path: str, headers: dict[str, str]) -> AsyncIter
         reader.status = answer.status_code
         reader.headers = {name.decode(): value.decode() for name, value in answer.headers}
         yield reader
-
-
-def _share_description() -> None:
-    """Have services with the same routes share their description: it takes 0.1 s, and hundreds of tests serve them."""
-    describe, known = app.document, {}
-
-    def document(rows: tuple[Any, ...]) -> dict[str, Any]:
-        key = tuple(map(id, rows))
-        if key not in known:
-            known[key] = (describe(rows), rows)  # the rows, too: an id is unique while its object lives
-        return known[key][0]
-
-    app.document = document
-
-
-_share_description()
 
 
 @asynccontextmanager

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from cantrip_actors import Call, Cantrip, Circle, Message, scripted
+from cantrip_actors.http.request_messages import CONTINUE
 from cantrip_actors.wards import max_turns
-from tests.http.serving import Served, served
+from tests.http.serving import Served, in_process, served
 from tests.pictures import data_url, png
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-21")]
@@ -253,6 +254,28 @@ async def test_a_part_that_cannot_be_in_a_history_is_refused_with_its_place(name
         error = (await on.post(f"/v1/{path}", {"model": "notes", **body}, 400))["error"]
         assert problem in error["message"]
         assert not on.runtime.loom.entities()
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("is_end", [False, True])
+async def test_results_of_calls_that_another_service_made_are_history_also_before_the_last_message(
+    path: str, is_end: bool
+) -> None:
+    body = BODIES[path]()
+    messages = body["input" if path == "responses" else "messages"]
+    del messages[-2]  # the answer to the results
+    if is_end:
+        del messages[-1]
+    seen: list[list[Message]] = []
+    async with in_process([noting(seen)]) as on:
+        await on.post(f"/v1/{path}", {"model": "notes", **body}, 200)
+        wanted = [part for part in EXPECTED if part[1] not in ("A cat.", "And now?")]
+        last = CONTINUE if is_end else "And now?"
+        assert [part[:2] for part in show(seen[0])] == [*(part[:2] for part in wanted), ("user", last)]
+        lost = [part for part in messages if part.get("role") != "assistant" and part.get("type") != "function_call"]
+        body["input" if path == "responses" else "messages"] = lost
+        error = (await on.post(f"/v1/{path}", {"model": "notes", **body}, 400))["error"]
+        assert "no call has the id 'c1'" in error["message"]
 
 
 async def test_system_messages_after_the_last_of_the_user_precede_it() -> None:

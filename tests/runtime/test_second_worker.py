@@ -103,6 +103,16 @@ async def test_an_ensured_entity_works_with_the_callers_cantrip_if_none_of_its_n
 
 
 @pytest.mark.rule("Y-01")
+async def test_an_ensured_entity_takes_mail_that_another_handle_posts(url: str) -> None:
+    for _ in range(2):  # the second process finds the entity
+        async with Runtime.open(url) as runtime:
+            await runtime.ensure("notes", desk())
+            work = await runtime.get_entity("notes").post("milk")
+            with anyio.fail_after(5):
+                assert (await work.result()).result == "Be polite. milk"
+
+
+@pytest.mark.rule("Y-01")
 async def test_an_ensured_entity_can_be_stopped_and_its_name_used_again(url: str) -> None:
     async with Runtime.open(url, cantrips=[desk()]) as runtime:
         first = await runtime.ensure("notes", desk())

@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import BlockingRuntime, Queue, Runtime, Withdrawn
+from cantrip_actors import BlockingRuntime, KeyUsed, NoAnswer, Queue, Runtime, Withdrawn
 from tests.loom.test_store import LASTING, SHARED, anywhere
 from tests.runtime.test_cluster import DESK, answering, node
 
@@ -64,6 +64,42 @@ async def test_the_key_of_a_withdrawn_submission_can_be_used_for_something_else(
         await client.submit("desk", "two", key="k")
     async with Runtime.open(url, cantrips=[DESK]) as runtime:
         assert (await (await runtime.submit("desk", "two", key="k")).episode()).result == "two"
+
+
+@pytest.mark.rule("N-24")
+async def test_a_key_is_refused_with_other_content_and_says_what_differs_before_and_after_the_beginning(
+    url: str,
+) -> None:
+    async def submit_others(client: Runtime) -> None:
+        for cantrip, intent, differs in (
+            ("desk", "two", "intent"),
+            ("scout", "one", "cantrip"),
+            ("scout", "two", "cantrip and intent"),
+        ):
+            with pytest.raises(KeyUsed, match=f"what differs is {differs}: use another key"):
+                await client.submit(cantrip, intent, key="k")
+
+    async with Runtime.open(url) as client:
+        await client.submit("desk", "one", key="k")
+        await submit_others(client)
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        episode = await (await runtime.get_submission("k")).result()
+        await submit_others(runtime)
+        await runtime.forget(episode.entity_id)
+        with pytest.raises(KeyUsed, match="which is forgotten"):
+            await runtime.submit("desk", "one", key="k")
+
+
+@pytest.mark.rule("N-38")
+async def test_a_caller_that_waited_too_long_for_a_submission_can_wait_on_by_its_id(url: str) -> None:
+    async with Runtime.open(url) as client:
+        with pytest.raises(NoAnswer) as late:
+            await (await client.submit("desk", "one", key="k")).result(timeout=1)
+        assert str(late.value).endswith("wait on with runtime.work('submission:k').result()")
+    async with Runtime.open(url, cantrips=[DESK]) as runtime:
+        work = runtime.work("submission:k")
+        assert work is not None
+        assert (await work.result()).result == "one"
 
 
 async def test_a_submission_that_has_begun_cannot_be_withdrawn(url: str) -> None:

@@ -123,6 +123,11 @@ class KnownCantrips:
         if len(self._own) > UNLOADED:
             self._own.popitem(last=False)
 
+    def note_named(self, entity_id: str, cantrip: Cantrip) -> None:
+        """Remember the cantrip that a caller names for a long-lived entity, unless one is remembered already."""
+        if self.get_unloaded(entity_id) is None:
+            self.note_unloaded(entity_id, cantrip)
+
     def forget(self, entity_id: str) -> None:
         """Forget an entity that has ended."""
         self._own.pop(entity_id, None)

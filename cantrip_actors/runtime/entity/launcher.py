@@ -357,8 +357,8 @@ class Launcher:
                 how = await core.in_store(partial(core.loom.state, entity_id))
                 raise EntityEnded(f"entity {entity_id} has ended ({how})")
             return
-        if cantrip is not None and core.cantrips.get_unloaded(entity_id) is None:
-            core.cantrips.note_unloaded(entity_id, cantrip)
+        if cantrip is not None:
+            core.cantrips.note_named(entity_id, cantrip)
         if waits and not facts.is_held:
             try:
                 known, _ = core.find_cantrip(facts)

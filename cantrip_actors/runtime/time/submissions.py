@@ -8,14 +8,13 @@ bounds let it begin (`queues.py`), or without one until this runtime, or a node,
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import anyio
 
 from cantrip_actors.loom import KeyUsed, Loom
 from cantrip_actors.loom.stores.selection import Page, check_page_limit
 from cantrip_actors.machine.project import find_first_intent
-from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.records.submissions import HIGHEST, SubmissionRow, make_submission_key
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.runtime.entity.cells import make_begin
@@ -163,12 +162,9 @@ async def submit(
             old = await tree.scheduler.find_submission(row.id)  # submitted at the same moment by another process
             has_begun = await _has_begun(tree, submission.entity_id)
     if has_begun:
-        intent_record, in_queue = await tree.in_store(partial(_read_begun, tree.loom, submission.entity_id))
-        is_same = intent_record is not None and intent_record.intent == row.intent and in_queue == queue
-    else:
-        is_same = old is None or (old.cantrip, old.intent, old.queue) == (row.cantrip, row.intent, row.queue)
-    if not is_same:
-        raise KeyUsed(f"key {key!r} was used to submit something else: use another key")
+        _check_same(row, await tree.in_store(partial(_read_begun, tree.loom, submission.entity_id, key)))
+    elif old is not None:
+        _check_same(row, _Content(old.cantrip, old.intent, old.queue))
     return submission
 
 
@@ -196,6 +192,29 @@ async def _has_begun(tree: Tree, entity_id: str) -> bool:
     return await tree.in_store(partial(tree.loom.has_begun, entity_id))
 
 
-def _read_begun(loom: Loom, entity_id: str) -> tuple[IntentGiven | None, str]:
-    """Return the first intent of a submission's entity, and the queue that it began from."""
-    return find_first_intent(loom.records(entity_id)), loom.header(entity_id).queue
+class _Content(NamedTuple):
+    """What a key was used to submit."""
+
+    cantrip: str
+    intent: str
+    queue: str
+
+
+def _check_same(row: SubmissionRow, before: _Content) -> None:
+    """Raise KeyUsed if a row submits something else than its key was used for."""
+    now = _Content(row.cantrip, row.intent, row.queue)
+    differing = [name for name in _Content._fields if getattr(before, name) != getattr(now, name)]
+    if differing:
+        raise KeyUsed(
+            f"key {row.key!r} was used to submit something else; what differs is {' and '.join(differing)}: use "
+            "another key"
+        )
+
+
+def _read_begun(loom: Loom, entity_id: str, key: str) -> _Content:
+    """Return what a submission's entity began with. Raises KeyUsed if it is forgotten."""
+    if loom.is_forgotten(entity_id):
+        raise KeyUsed(f"key {key!r} was used for entity {entity_id}, which is forgotten: use another key")
+    header, intent = loom.header(entity_id), find_first_intent(loom.records(entity_id))
+    assert intent is not None, "it has begun"
+    return _Content(header.cantrip_name or "", intent.intent, header.queue)
