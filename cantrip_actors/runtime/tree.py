@@ -71,6 +71,7 @@ from cantrip_actors.runtime.mail.questions import Questions
 from cantrip_actors.runtime.nodes.membership import Membership, Node
 from cantrip_actors.runtime.nodes.node import NodeActor, join
 from cantrip_actors.runtime.people.requests import Requests
+from cantrip_actors.runtime.time.clock import make_ahead
 from cantrip_actors.runtime.time.scheduler import Casts, Scheduler, SchedulerActor
 from cantrip_actors.stream.events import DeltaEvent, EntityEvent, ServerChangedEvent
 from cantrip_actors.stream.reading import EpisodeEnd, read_events
@@ -242,6 +243,7 @@ class Tree(Core):
         store = await self._open_store()
         store.max_waiting = self.limits.max_waiting
         store.quarantine_for = self.limits.quarantine_for
+        store.ahead = make_ahead()
         access = StoreAccess(store)
         try:
             self.attach(store, access, self._join(store))
@@ -422,7 +424,7 @@ class Tree(Core):
 
     def make_events(self, records: Sequence[Record]) -> Sequence[EntityEvent]:
         """Return the events of written records, without secrets."""
-        return self.guard.redact_events(read_events(records, time.time(), self._find_end))
+        return self.guard.redact_events(read_events(records, self.store.clock(), self._find_end))
 
     def _find_end(self, entity_id: str) -> EpisodeEnd | None:
         """Return how the episode of a loaded entity ended, if it has."""

@@ -53,9 +53,9 @@ def _encode(text: str) -> bytes:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
-def _parse_slowly(data: bytes) -> Any:
+def _parse_slowly(data: bytes, *, strict: bool = True) -> Any:
     text = data.decode()
-    return json.loads(text, parse_constant=_refuse, parse_float=_parse_float, parse_int=_parse_integer)
+    return json.loads(text, strict=strict, parse_constant=_refuse, parse_float=_parse_float, parse_int=_parse_integer)
 
 
 def _explain(data: bytes) -> None:
@@ -77,18 +77,44 @@ def read_arguments(value: object) -> dict[str, Any] | None:
     """Return the arguments of a call as an object, from an object or a JSON text of one; None if they are no object.
 
     Every door reads arguments with this function, as `parse_exactly` reads JSON. No arguments, a blank text and `null`
-    are an empty object.
+    are an empty object. A text in them may have line breaks and tabs as they are: some models do not escape them.
     """
     if isinstance(value, (str, bytes)):
         if not value.strip():
             return {}
         try:
-            value = parse_exactly(value)
+            value = _parse_arguments(value)
         except ValueError:
             return None
     if value is None:
         return {}
     return _replace_surrogates(dict(value)) if isinstance(value, Mapping) else None
+
+
+def _parse_arguments(text: str | bytes) -> Any:
+    try:
+        return parse_exactly(text)
+    except (TooDeep, TooLargeNumber):
+        raise
+    except ValueError:
+        return _parse_slowly(replace_half_characters(_encode(text) if isinstance(text, str) else text), strict=False)
+
+
+def is_cut_off(text: str | None) -> bool:
+    """Return whether a text is the beginning of a JSON object, as in an answer that ended at its limit of tokens."""
+    begun = (text or "").strip()
+    if not begun.startswith("{"):
+        return False
+    try:
+        json.loads(begun, strict=False)
+    except json.JSONDecodeError as error:
+        rest = begun[error.pos :]
+        is_word = any(word.startswith(rest) for word in ("true", "false", "null", "-"))
+        is_escape = error.msg.startswith("Invalid \\u") and '"' not in rest
+        return is_word or is_escape or error.msg.startswith("Unterminated string")
+    except (ValueError, RecursionError):
+        pass
+    return False
 
 
 def explain_arguments(text: str | None) -> str:
@@ -101,7 +127,7 @@ def explain_arguments(text: str | None) -> str:
         return "arguments have a number that is too large"
     except ValueError:
         pass
-    return "arguments are not a JSON object"
+    return "arguments are cut off in their JSON object" if is_cut_off(text) else "arguments are not a JSON object"
 
 
 def _replace_surrogates(value: dict[str, Any]) -> dict[str, Any]:

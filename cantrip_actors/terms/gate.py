@@ -22,7 +22,7 @@ from cantrip_actors.terms.addressee import ADDRESSEE
 from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_positive, read_texts
 from cantrip_actors.terms.bounds import TooLarge, check_value
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
-from cantrip_actors.terms.exact_json import explain_arguments
+from cantrip_actors.terms.exact_json import explain_arguments, is_cut_off
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import shorten
@@ -323,9 +323,9 @@ class Gate:
     def check(self, call: ToolCall) -> BoundArguments | Refused:
         """Return the arguments of `call` as the function accepts them, or a refusal that says what is wrong."""
         if call.args is None:
-            return Refused(
-                f"{self.name}: {explain_arguments(call.raw)}: got {shorten(call.raw)}; expected {self.signature}"
-            )
+            advice = "an answer ends at its limit of tokens: pass less at once; " if is_cut_off(call.raw) else ""
+            got = f"{explain_arguments(call.raw)}: got {shorten(call.raw)}"
+            return Refused(f"{self.name}: {got}; {advice}expected {self.signature}")
         try:
             check_value(call.args)
         except TooLarge as problem:

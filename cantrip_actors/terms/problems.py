@@ -69,8 +69,8 @@ def _locate(error: Any, args: Mapping[str, Any]) -> tuple[Path, str, Path]:
         names_itself = n == last and error["type"] in ("missing", "extra_forbidden")
         if isinstance(value, Mapping) and (part in value or names_itself):
             value, path = value.get(part), (*path, part)
-        elif isinstance(value, (list, tuple)) and isinstance(part, int) and part < len(value):
-            value, path = value[part], (*path, part)
+        elif isinstance(value, (list, tuple)) and isinstance(part, int) and (part < len(value) or names_itself):
+            value, path = value[part] if part < len(value) else None, (*path, part)
         elif not label:
             label, at = str(part), path
     return path, label, at

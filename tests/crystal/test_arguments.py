@@ -24,6 +24,7 @@ READ = [
     ('{"a": "\\ud83d"}', {"a": "\ufffd"}),
     ('{"\\ude00": "\\ud83d\\ude00"}', {"\ufffd": "😀"}),
     (f'{{"a": {10**30}, "b": "\\ud83d"}}', {"a": 10**30, "b": "\ufffd"}),
+    ('{"a": "one\ntwo\tthree"}', {"a": "one\ntwo\tthree"}),
     ('{"a": 1e400}', None),
     ("[1]", None),
     ('{"a": ', None),
@@ -84,7 +85,8 @@ def test_every_json_object_is_an_object(value) -> None:
         ('{"a": 1e400}', "have a number that is too large"),
         ('{"a": %s}' % ("9" * 5_000), "have a number that is too large"),
         ("[1]", "are not a JSON object"),
-        ('{"a": ', "are not a JSON object"),
+        ("{oops", "are not a JSON object"),
+        ('{"a": 1} and more', "are not a JSON object"),
     ],
 )
 def test_the_refusal_of_json_says_what_is_wrong_with_it(text, why) -> None:
@@ -96,3 +98,22 @@ def test_the_refusal_of_json_says_what_is_wrong_with_it(text, why) -> None:
     refused = read.check(ToolCall.of({"id": "t", "gate": "read", "args": text}))
     assert isinstance(refused, Refused)
     assert f"arguments {why}" in refused.reason
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=5), st.integers(0, 9) | st.text(max_size=5) | st.none() | st.booleans(), min_size=1
+    ),
+    st.data(),
+)
+def test_a_call_that_is_cut_off_anywhere_is_told_to_pass_less(value, data) -> None:
+    @gate
+    async def read(**fields: object) -> None:
+        """Read."""
+
+    whole = json.dumps(value, ensure_ascii=False)
+    begun = whole[: data.draw(st.integers(1, len(whole) - 1))]
+    refused = read.check(ToolCall.of({"id": "t", "gate": "read", "args": begun}))
+    assert isinstance(refused, Refused)
+    assert refused.reason.startswith("read: arguments are cut off in their JSON object: got ")
+    assert "an answer ends at its limit of tokens: pass less at once" in refused.reason

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Node, Runtime, gate
-from cantrip_actors.runtime.time.clock import compute_time_of_day
+from cantrip_actors.runtime.time.clock import make_ahead
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_cluster import answering, crashing, node
 
@@ -29,7 +29,7 @@ DESK = answering()
 
 
 def in_seconds(seconds: float) -> datetime:
-    return datetime.fromtimestamp(compute_time_of_day(time.time()) + seconds, UTC)
+    return datetime.fromtimestamp(time.time() + make_ahead()() + seconds, UTC)
 
 
 def count_firings(runtime: Runtime, fired: Counter[str], name: str) -> None:

@@ -27,7 +27,7 @@ from cantrip_actors.gates import wake_me
 from cantrip_actors.loom.stores.store import NextDue
 from cantrip_actors.records.records import GateFinished, IntentGiven
 from cantrip_actors.records.timers import Timer
-from cantrip_actors.runtime.time.clock import compute_time_of_day
+from cantrip_actors.runtime.time.clock import make_ahead
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
@@ -74,7 +74,7 @@ def casts(runtime: Runtime) -> list[str]:
 
 def local(seconds: float = 0.0) -> str:
     """Return a future time, in UTC, without an offset."""
-    return datetime.fromtimestamp(compute_time_of_day(time.time()) + seconds, UTC).replace(tzinfo=None).isoformat()
+    return datetime.fromtimestamp(time.time() + make_ahead()() + seconds, UTC).replace(tzinfo=None).isoformat()
 
 
 # -------------------------------------------------------------------------------------------------------------- firing

@@ -263,6 +263,12 @@ class TestCheck:
 
         assert 'missing required argument "places.1.city"' in refused(visit, places=[{"city": "x"}, {}])
 
+    def test_a_list_that_is_too_short_for_its_tuple_misses_an_element_and_not_the_argument(self):
+        @gate
+        def visit(place: tuple[int, str]) -> None: ...
+
+        assert 'missing required argument "place.1"' in refused(visit, place=[1])
+
     def test_all_mistakes_of_a_call_are_reported_at_once(self):
         told = refused(search, limit="many", colour="red")
         assert "query" in told
@@ -273,9 +279,9 @@ class TestCheck:
         assert len(refused(search, query="x", limit="y" * 10_000)) < 400
 
     def test_arguments_that_are_not_an_object_are_refused(self):
-        told = search.check(ToolCall("c", "search", None, '{"query": '))
+        told = search.check(ToolCall("c", "search", None, "{query: 1}"))
         assert isinstance(told, Refused)
-        assert told.reason.startswith("search: arguments are not a JSON object: got '{\"query\": '; expected search(")
+        assert told.reason.startswith("search: arguments are not a JSON object: got '{query: 1}'; expected search(")
 
     def test_a_gate_with_open_arguments_accepts_any_name(self):
         @gate

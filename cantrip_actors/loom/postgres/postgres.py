@@ -443,7 +443,7 @@ class PostgresStore(TableStore):
     def _is_live(self, owner: str, left: float) -> bool:
         return left > 0 and not is_gone(owner)
 
-    def clock(self) -> float:
+    def read_clock(self) -> float:
         """Return the server's clock, extrapolated from the last contact."""
         heard, at = self._heard
         return heard + time.monotonic() - at

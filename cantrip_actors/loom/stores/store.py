@@ -450,8 +450,8 @@ class Store(LeaseStore):
     def listen(self, receive: Callable[[], object], stopped: threading.Event) -> None:  # likewise
         """Call `receive` for each hint, and once at the beginning, until `stopped`; blocks. Raises LoomError."""
 
-    def clock(self) -> float:
-        """Return the seconds since 1970 by the clock of the loom: of its server, or else of this machine."""
+    def read_clock(self) -> float:
+        """Return the seconds since 1970 by the clock of this machine."""
         return time.time()
 
     @abstractmethod

@@ -38,7 +38,6 @@ from cantrip_actors.runtime.events.instrument import Drawn, Fact, Instrument, St
 from cantrip_actors.runtime.loom.guard import Guard
 from cantrip_actors.runtime.loom.loom_writer import Append, Claim, Keep, LoomWriter, Quarantine
 from cantrip_actors.runtime.loom.store_access import StoreAccess
-from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.episode_scope import Provide
@@ -216,8 +215,8 @@ class Core:
         return Moment(time.monotonic(), self.store.clock(), str(uuid_utils.uuid7()), budget)
 
     def read_time_of_day(self) -> float:
-        """Return the seconds since 1970 by the loom's clock. Call it in the event loop."""
-        return compute_time_of_day(self.store.clock())
+        """Return the seconds since 1970 by the loom's clock."""
+        return self.store.clock()
 
     def check_loom_runs(self) -> None:
         """Raise LoomError if the loom actor has crashed.

@@ -44,7 +44,6 @@ from cantrip_actors.runtime.loom.lease_renewal import LeaseRenewal
 from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
 from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.mail.inbox import PAGE
-from cantrip_actors.runtime.time.clock import compute_time_of_day
 from cantrip_actors.terms.errors import CantripError, LoomError
 from cantrip_actors.terms.value import Value
 from supervisors import NO_REPLY, Actor, Caller, Crash, ExitReason
@@ -495,7 +494,7 @@ class LoomWriter(Actor):
             self._instrument.noted(StoreFailed(is_fenced))
 
     async def _quarantine(self, message: Quarantine, caller: Caller) -> None:
-        now = compute_time_of_day(self._store.clock())
+        now = self._store.clock()
         work = partial(self._store.quarantine, message.entity_id, message.why, now, is_repeated=message.is_repeated)
         try:
             row = await self._access.write(work)
@@ -524,7 +523,7 @@ class LoomWriter(Actor):
         """Claim leases. If another process holds the lock of the store for too long, all callers get the error."""
         for index, caller in enumerate(callers):
             message = caller.message
-            now = compute_time_of_day(self._store.clock())
+            now = self._store.clock()
             claim = partial(
                 claim_lease, self._store, message.entity_id, self.owner, self._ttl, lift=message.lift, now=now
             )

@@ -18,22 +18,20 @@ from cantrip_actors.records.mail import Mail, MailKind, make_decision_key
 from cantrip_actors.records.records import Requested
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.time.clock import compute_time_of_day
 
 
 def make_timers(cell: Cell, request: Requested, moment: Moment) -> list[Timer]:
     """Return the timers for the time that an entity waits for a request."""
     timers = []
-    now = compute_time_of_day(moment.wall)
     if request.expires_at is not None:
-        left = datetime.fromisoformat(request.expires_at).timestamp() - moment.wall
+        due = datetime.fromisoformat(request.expires_at).timestamp()
         body = {"request": request.id, "decision": "expired"}
         mail = _make_mail(cell, "decision", make_decision_key(request.id), body, moment)
-        timers.append(Timer(id=f"expires {request.id}", due=now + left, entity_id=cell.entity_id, mail=mail))
+        timers.append(Timer(id=f"expires {request.id}", due=due, entity_id=cell.entity_id, mail=mail))
     one: Cell | None = cell
     while one is not None:
         if one.deadline.total < math.inf and one.episode is not None:
-            due, why = now + one.deadline.total - anyio.current_time(), one.deadline.ward
+            due, why = moment.wall + one.deadline.total - anyio.current_time(), one.deadline.ward
             wish = {"reason": why, "timeout_of": one.episode.number}
             mail = _make_mail(one, "stop", f"timeout {one.entity_id} {request.id}", wish, moment)
             timers.append(Timer(id=f"timeout {request.id}", due=due, entity_id=one.entity_id, mail=mail))
