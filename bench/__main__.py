@@ -8,6 +8,10 @@ from importlib import import_module
 COMMANDS = {
     "turns": ("bench.turns", "the cost of a turn, compared with the floor of this architecture"),
     "peers": ("bench.peers.command", "the same work by this project and by other libraries, side by side"),
+    "service": (
+        "bench.service.command",
+        "a FastAPI service with a typed agent under load, by this project and by others",
+    ),
     "check": ("bench.check", "a few ratios of turns, compared with a stored baseline, as a notice"),
     "counts": ("bench.counts", "the bytecodes and calls of a turn, a cast and a send, compared with another commit"),
     "code": ("bench.code", "the cost of a turn by a program, and of restoring a sandbox, compared with smolagents"),

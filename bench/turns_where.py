@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from bench.turns_worker import Job, run_job
 
-__all__ = ["Phases", "find_phase", "measure_phases"]
+__all__ = ["PHASES", "Phases", "Samples", "find_phase", "measure_phases", "take_samples"]
 
 EVERY = 0.001
 """Seconds of CPU time between two samples."""
@@ -68,25 +68,27 @@ class Phases(NamedTuple):
         return "\n".join(rows)
 
 
-def find_phase(module: str) -> str | None:
+def find_phase(module: str, phases: Mapping[str, str] = PHASES) -> str | None:
     """Return the phase of a module, or None for one of a library that works for its caller."""
     parts = module.split(".")
     names = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((PHASES[name] for name in names if name in PHASES), None)
+    return next((phases[name] for name in names if name in phases), None)
 
 
-class _Samples:
+class Samples:
     """Counts samples by phase. It is the handler of a signal."""
 
-    def __init__(self) -> None:
+    def __init__(self, phases: Mapping[str, str] = PHASES) -> None:
         self.count: Counter[str] = Counter()
+        self._of = phases
         self._phases: dict[str, str | None] = {}
 
     def __call__(self, _signal: int, frame: FrameType | None) -> None:
+        """Book a sample for the phase of the innermost frame that has one."""
         while frame is not None:
             module = frame.f_globals.get("__name__", "")
             if module not in self._phases:
-                self._phases[module] = find_phase(module)
+                self._phases[module] = find_phase(module, self._of)
             phase = self._phases[module]
             if phase is not None:
                 self.count[phase] += 1
@@ -96,8 +98,9 @@ class _Samples:
 
 
 @contextmanager
-def _sample() -> Iterator[_Samples]:
-    samples = _Samples()
+def take_samples(phases: Mapping[str, str] = PHASES) -> Iterator[Samples]:
+    """Yield the samples of the block, which must be in the main thread."""
+    samples = Samples(phases)
     before: Any = signal.signal(signal.SIGPROF, samples)
     signal.setitimer(signal.ITIMER_PROF, EVERY, EVERY)
     try:
@@ -110,6 +113,6 @@ def _sample() -> Iterator[_Samples]:
 def measure_phases(job: Job) -> Phases:
     """Return where the time of the job's turns goes. It runs in this process, after a run that warms up."""
     run_job(job)
-    with _sample() as samples:
+    with take_samples() as samples:
         figures = run_job(job)
     return Phases(job, figures["cpu_us"], samples.count)

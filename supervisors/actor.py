@@ -488,5 +488,5 @@ def task(
         SpecError: a field is wrong; `what` names it.
     """
     if not callable(function):
-        raise SpecError("function", f"is an async function, got {function!r}")
+        raise SpecError("function", f"expected an async function, got {function!r}")
     return ChildSpec(id, lambda: Task(function, *arguments), restart=restart, shutdown=shutdown)

@@ -123,7 +123,7 @@ class AlreadyPresent(ManagementError, text="is there already, not running"):
     """A child with this id is stopped or being restarted."""
 
 
-class ChildNotFound(ManagementError, text="is not known here"):
+class ChildNotFound(ManagementError, text="was not found among the children of this supervisor"):
     """No child has this id or ref."""
 
 

@@ -147,7 +147,7 @@ class Backoff:
 
     Args:
         first: seconds before the second restart in a row; the first restart is immediate.
-        maximum: seconds; the longest wait.
+        maximum: seconds; the longest wait, at least `first`.
         factor: the ratio of each wait to the one before.
         jitter: the share of the wait, 0 to 1, that is random, so that children that crashed together do not restart
             together.

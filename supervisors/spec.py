@@ -60,24 +60,28 @@ class ChildSpec(Generic[A_co]):
 
     def __post_init__(self) -> None:
         if self.id is None:
-            raise SpecError("id", "a child needs one")
+            raise SpecError("id", "expected a value that no sibling has as its id, got None")
         for what, key in (("id", self.id), ("name", self.name)):
             if not is_hashable(key):
-                raise SpecError(what, f"is a value that can be the key of a dict, got {key!r}")
+                raise SpecError(what, f"expected a value that can be the key of a dict, got {key!r}")
         if not callable(self.start):
-            raise SpecError("start", f"has to be callable without arguments, got {self.start!r}")
+            raise SpecError(
+                "start",
+                "expected a class or a function that returns a new actor when it is called without arguments, "
+                f"as in ChildSpec('counter', Counter), got {self.start!r}",
+            )
         if self.restart not in _RESTARTS:
-            raise SpecError("restart", f"is one of {', '.join(_RESTARTS)}, got {self.restart!r}")
+            raise SpecError("restart", f"expected one of {', '.join(_RESTARTS)}, got {self.restart!r}")
         if self.shutdown is not None:
             check_shutdown(self.shutdown)
         if self.type is not None and self.type not in _TYPES:
-            raise SpecError("type", f"is one of {', '.join(_TYPES)}, got {self.type!r}")
+            raise SpecError("type", f"expected one of {', '.join(_TYPES)}, got {self.type!r}")
         if self.backoff is not None:
             check_backoff(self.backoff)
         if self.ref is not None and not isinstance(self.ref, ActorRef):
-            raise SpecError("ref", f"is an ActorRef or None, got {self.ref!r}")
+            raise SpecError("ref", f"expected an ActorRef or None, got {self.ref!r}")
         if not isinstance(self.significant, bool):
-            raise SpecError("significant", f"is True or False, got {self.significant!r}")
+            raise SpecError("significant", f"expected True or False, got {self.significant!r}")
         if self.significant and self.restart == "permanent":
             raise SpecError("significant", "is not possible for a permanent child, which is always restarted")
 
@@ -95,7 +99,7 @@ def check_shutdown(shutdown: object) -> None:
         SpecError: `shutdown`.
     """
     if shutdown != "kill" and not (is_number(shutdown) and shutdown >= 0):
-        raise SpecError("shutdown", f'is seconds, math.inf or "kill", got {shutdown!r}')
+        raise SpecError("shutdown", f'expected seconds, math.inf or "kill", got {shutdown!r}')
 
 
 def check_intensity(max_restarts: object, period: object) -> None:
@@ -106,9 +110,11 @@ def check_intensity(max_restarts: object, period: object) -> None:
     """
     whole = isinstance(max_restarts, int) and not isinstance(max_restarts, bool) and max_restarts >= 0
     if not (whole or max_restarts == math.inf):
-        raise SpecError("max_restarts", f"is a whole number, 0 or more, or math.inf for no limit, got {max_restarts!r}")
+        raise SpecError(
+            "max_restarts", f"expected a whole number, 0 or more, or math.inf for no limit, got {max_restarts!r}"
+        )
     if not (is_number(period) and period > 0):
-        raise SpecError("period", f"is seconds, more than 0, got {period!r}")
+        raise SpecError("period", f"expected seconds, more than 0, got {period!r}")
 
 
 def check_flags(strategy: object, max_restarts: object, period: object, auto_shutdown: object) -> None:
@@ -118,10 +124,10 @@ def check_flags(strategy: object, max_restarts: object, period: object, auto_shu
         SpecError: `strategy`, `max_restarts`, `period` or `auto_shutdown`.
     """
     if strategy not in _STRATEGIES:
-        raise SpecError("strategy", f"is one of {', '.join(_STRATEGIES)}, got {strategy!r}")
+        raise SpecError("strategy", f"expected one of {', '.join(_STRATEGIES)}, got {strategy!r}")
     check_intensity(max_restarts, period)
     if auto_shutdown not in _AUTO_SHUTDOWNS:
-        raise SpecError("auto_shutdown", f"is one of {', '.join(_AUTO_SHUTDOWNS)}, got {auto_shutdown!r}")
+        raise SpecError("auto_shutdown", f"expected one of {', '.join(_AUTO_SHUTDOWNS)}, got {auto_shutdown!r}")
 
 
 def check_backoff(backoff: object) -> None:
@@ -131,12 +137,17 @@ def check_backoff(backoff: object) -> None:
         SpecError: `backoff`.
     """
     if not isinstance(backoff, Backoff):
-        raise SpecError("backoff", f"is a Backoff or None, got {backoff!r}")
+        raise SpecError("backoff", f"expected a Backoff or None, got {backoff!r}")
     for field, least, most in _BACKOFF_BOUNDS:
         value = getattr(backoff, field)
         if not (is_number(value) and least <= value <= most):
             bounds = f"{least:g} or more" if most == math.inf else f"from {least:g} to {most:g}"
-            raise SpecError("backoff", f"{field} is a number, {bounds}, got {value!r}")
+            raise SpecError("backoff", f"{field}: expected a number, {bounds}, got {value!r}")
+    if backoff.first > backoff.maximum:
+        raise SpecError(
+            "backoff",
+            f"first is longer than maximum, the longest wait: got first={backoff.first}, maximum={backoff.maximum}",
+        )
 
 
 #: The fields of a `Backoff`, each with the least and the greatest value.
@@ -157,7 +168,7 @@ def check_child(spec: object, auto_shutdown: AutoShutdown) -> None:
             child.
     """
     if not isinstance(spec, ChildSpec):
-        raise SpecError("children", f"are ChildSpecs, got {spec!r}")
+        raise SpecError("children", f"expected ChildSpecs, such as ChildSpec('counter', Counter), got {spec!r}")
     if spec.significant and auto_shutdown == "never":
         raise SpecError("significant", f"means nothing for {spec.id!r} while auto_shutdown is never")
 
@@ -169,7 +180,7 @@ def check_children(children: object, auto_shutdown: AutoShutdown) -> list[ChildS
         SpecError: as `check_child`, and `id` if two children have the same.
     """
     if not isinstance(children, Iterable):
-        raise SpecError("children", f"are a list of ChildSpecs, got {children!r}")
+        raise SpecError("children", f"expected a list of ChildSpecs, got {children!r}")
     specs = list(children)
     seen: set[Hashable] = set()
     for spec in specs:

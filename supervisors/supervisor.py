@@ -412,7 +412,7 @@ class DynamicSupervisor(Actor):
             check_child(template, "never")
         whole = isinstance(max_children, int) and not isinstance(max_children, bool)
         if max_children is not None and not (whole and max_children >= 0):
-            raise SpecError("max_children", f"is a whole number, 0 or more, got {max_children!r}")
+            raise SpecError("max_children", f"expected a whole number, 0 or more, got {max_children!r}")
         self.template = template
         self.max_children = max_children
         self.max_restarts = max_restarts

@@ -101,9 +101,9 @@ class ActorSystem:
         check_flags(strategy, max_restarts, period, "never")
         check_shutdown(stop_within)
         if not (is_number(kill_grace) and kill_grace >= 0):
-            raise SpecError("kill_grace", f"is seconds, 0 or more, got {kill_grace!r}")
+            raise SpecError("kill_grace", f"expected seconds, 0 or more, got {kill_grace!r}")
         if reports is not None and not callable(reports):
-            raise SpecError("reports", f"is called with each event, or None for no reports, got {reports!r}")
+            raise SpecError("reports", f"expected a function of an event, or None for no reports, got {reports!r}")
         self.kill_grace = kill_grace
         self.registry: Registry = Registry(self.report_dead_letter)
         self.sinks: list[Sink] = []

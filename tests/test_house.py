@@ -220,7 +220,7 @@ class TestRules:
             f"X-{n:02}"
             for n in (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 14, 20, 21, 22, 23, 30, 31, 32, 33, 40, 41, 42, 43)
         ]
-        ids += [f"R-{n:02}" for n in (*range(1, 13), *range(20, 27), 30, 31, 32)]
+        ids += [f"R-{n:02}" for n in (*range(1, 13), *range(20, 27), 30, 31, 32, 33)]
         ids += [f"HTTP-{n:02}" for n in range(1, 21)]
         ids += [f"PAGE-{n:02}" for n in range(1, 15)]
         ids += [f"WIRE-{n:02}" for n in (1, 2, 3, 6)]

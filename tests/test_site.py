@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.http.browser import browser, chromium
 from tools import site
 
 pytestmark = pytest.mark.rule("L-10")
@@ -82,6 +83,38 @@ def test_a_link_to_a_program_leads_to_a_page_with_its_source(root: Path, tmp_pat
 def test_the_file_of_a_block_is_its_title(root: Path, tmp_path: Path) -> None:
     site.copy_page(root, Path("docs/guide.md"), tmp_path / "into")
     assert '```python title="first.py"\nx = 1\n' in (tmp_path / "into" / "docs" / "guide.md").read_text()
+
+
+def test_a_page_loads_nothing_from_another_host(tmp_path: Path) -> None:
+    (tmp_path / "assets" / "javascripts").mkdir(parents=True)
+    (tmp_path / "docs").mkdir()
+    page = tmp_path / "docs" / "guide.html"
+    page.write_text(
+        '<script src="https://unpkg.com/iframe-worker/shim"></script><a href="https://a.example">A</a>'
+        '<img src="a.png"><link rel="stylesheet" href="//b.example/c.css">'
+    )
+    assert list(site.make_offline(tmp_path)) == ["docs/guide.html: //b.example/c.css"]
+    assert '<script src="../assets/javascripts/site_worker.js">' in page.read_text()
+    assert (tmp_path / "assets" / "javascripts" / "site_worker.js").is_file()
+
+
+@pytest.mark.real_time
+@pytest.mark.skipif(chromium() is None, reason="Chromium is not installed")
+def test_a_page_that_is_opened_from_a_disk_runs_a_worker(tmp_path: Path) -> None:
+    (tmp_path / "adding.js").write_text("const add = (a, b) => a + b;")
+    (tmp_path / "worker.js").write_text(
+        "onmessage = async ({ data }) => { await importScripts('adding.js'); postMessage(add(...data)); };"
+    )
+    (tmp_path / "page.html").write_text(
+        f"<title>-</title><body><script>{site.WORKER.read_text(encoding='utf-8')}</script><script>"
+        "const worker = new Worker('worker.js');"
+        "worker.onmessage = ({ data }) => (document.title = data);"
+        "worker.postMessage([2, 3]);</script>"
+    )
+    with browser() as chrome:
+        page = chrome.new_page()
+        page.goto((tmp_path / "page.html").as_uri())
+        page.wait_for_function("document.title === '5'")
 
 
 @pytest.mark.rule("L-03")

@@ -104,6 +104,8 @@ ROWS: dict[str, Row] = {
     "bench.serve": _row("cantrip_actors bench bench.pace http", None),
     # The bench starts the shared server as the suites start theirs; a crystal of it streams.
     "bench.peers": _row("cantrip_actors bench stream conformance", None),
+    # The bench installs the peers, opens the stores and draws as `bench peers` does.
+    "bench.service": _row("cantrip_actors bench bench.peers stream", None),
     "bench.cluster": _row("cantrip_actors bench bench.cluster_node conformance", None),
     "bench.cluster_node": _row("cantrip_actors conformance", None),
     "conformance": _row("cantrip_actors supervisors", None),

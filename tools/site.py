@@ -3,6 +3,9 @@
 The navigation is what docs/README.md lists, section by section, so a page that is not listed there has no place in it.
 Links to programs lead to a page with their source. A link or an anchor that leads nowhere is an error.
 
+The site loads nothing from other hosts. The theme would load a script that its search needs on a disk;
+tools/site_worker.js takes its place.
+
 ``python -m tools.site`` writes dist/site; open dist/site/index.html.
 """
 
@@ -26,6 +29,9 @@ PAGES = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 SHOWN_AS_THEY_ARE = frozenset({".md", ".png", ".svg"})
 LANGUAGES = {".py": "python", ".sh": "bash", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".js": "javascript"}
 
+WORKER = Path(__file__).with_name("site_worker.js")
+_SHIM = "https://unpkg.com/iframe-worker/shim"
+_LOADED = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)=["']?((?:https?:)?//[^"'\s>]+)""")
 _LINK = re.compile(r"(\]\()((?!https?:|mailto:|#)[^)#\s]+)")
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<language>\w+)(?P<options> [^`\n]*)$", re.MULTILINE)
 
@@ -150,6 +156,16 @@ def assemble(root: Path, into: Path) -> Path:
     return place
 
 
+def make_offline(site: Path) -> Iterator[str]:
+    """Replace the script that the theme would load from another host; yield what its pages load from others still."""
+    shutil.copy(WORKER, site / "assets" / "javascripts")
+    for page in sorted(site.rglob("*.html")):
+        local = os.path.relpath(site / "assets" / "javascripts" / WORKER.name, page.parent)
+        text = page.read_text(encoding="utf-8").replace(_SHIM, local)
+        page.write_text(text, encoding="utf-8")
+        yield from (f"{page.relative_to(site)}: {address}" for address in _LOADED.findall(text))
+
+
 def main() -> int:
     """Build the site, and fail for a broken link or a page without a place."""
     parser = argparse.ArgumentParser(prog="python -m tools.site", description=__doc__.splitlines()[0])
@@ -162,6 +178,9 @@ def main() -> int:
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--config-file", str(settings)]
     built = subprocess.run(command, check=False, env={**os.environ, "NO_COLOR": "1"})
     if built.returncode:
+        return 1
+    if loaded := list(make_offline(settings.parent / "site")):
+        print("a page would load this from another host:", *loaded, sep="\n")
         return 1
     shutil.rmtree(options.into, ignore_errors=True)
     shutil.move(settings.parent / "site", options.into)

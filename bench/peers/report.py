@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from bench.peers.measuring import Measured
 from bench.peers.subjects import SUBJECTS, WORKS, Subject
 
-__all__ = ["TABLES", "Column", "Table", "as_json", "as_text", "find_ratio"]
+__all__ = ["TABLES", "Column", "Table", "as_json", "as_text", "describe_machine", "find_ratio"]
 
 
 class Column(NamedTuple):
@@ -70,10 +70,15 @@ def find_ratio(measured: Measured, subject: Subject, column: Column) -> float | 
 
 def describe(measured: Measured) -> str:
     """Return the sentence about the machine, the day and the way."""
+    return f"{describe_machine()}; medians of {measured.rounds} rounds"
+
+
+def describe_machine() -> str:
+    """Return the day, the machine and its load."""
     load = f", load {os.getloadavg()[0]:.0f}" if hasattr(os, "getloadavg") else ""
     return (
         f"{datetime.now(UTC):%d %B %Y}; Python {platform.python_version()}, {platform.machine()}, "
-        f"{os.cpu_count()} cores{load}; medians of {measured.rounds} rounds"
+        f"{os.cpu_count()} cores{load}"
     )
 
 

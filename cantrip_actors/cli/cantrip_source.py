@@ -23,9 +23,14 @@ def load_cantrip(source: str) -> Cantrip:
 
     Raises UnknownRecipe if the module has no such cantrip, InvalidRecipe for a broken or missing recipe.
     """
+    module, _, attribute = source.partition(":")
+    if module.endswith(".py"):
+        raise UnknownRecipe(
+            f"{source}: a cantrip in Python is named by its module and its variable: "
+            f"{Path(module).stem}:{attribute or 'VARIABLE'}"
+        )
     if not is_module_source(source):
         return load_recipe(Path(source))
-    module, _, attribute = source.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does, so that a module in this folder is found
     try:

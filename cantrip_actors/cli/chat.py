@@ -82,8 +82,9 @@ async def _find_named(runtime: Runtime, what: str, name: str | None, loom: str) 
     from cantrip_actors.cli.errors import UnknownId
     from cantrip_actors.cli.loom_views import Finder
     from cantrip_actors.cli.recipe_sidecar import remember
+    from cantrip_actors.recipes.document import SUFFIXES
 
-    if not (is_module_source(what) or Path(what).suffix in (".yaml", ".yml", ".toml")):
+    if not (is_module_source(what) or Path(what).suffix in (*SUFFIXES, ".py")):
         entity_id = await runtime.read(lambda: Finder(runtime.loom).entity(what))
         if await runtime.read(lambda: runtime.loom.is_over(entity_id)):
             raise UnknownId(

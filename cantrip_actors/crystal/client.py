@@ -1,14 +1,15 @@
 """The one place that talks HTTP to providers: it opens the stream, hands its events to a decoder, and closes it.
 
-**Connections.** A client is made for each query, and opened and closed in the task that asks: it works on either
-backend, in any number of event loops, and leaves nothing behind. That costs a connection for each turn. Within `async
-with crystal:` one client is shared by all queries of that event loop and its connections are kept; the same holds for a
-client that the caller gave, which is never closed here. An httpx client may be shared between tasks: its pool locks,
-and nothing in it belongs to the task that opened it.
+**Connections.** Within `async with crystal:` connections are kept for the next queries of that event loop: a runtime
+does this while a crystal is in use. A query borrows a client with one connection, because the pool of an httpx client
+looks at all of its connections for each query, which takes 20 ms with 500 of them. A client that the caller gave is
+shared by all queries, and is never closed here. A query outside of both makes a client of its own, and leaves nothing
+behind.
 
 **Time.** Three limits (`Timeouts`), all of them on progress and none on bytes, so that a server which keeps its
 connection warm with comments cannot keep a turn waiting for ever. Once a response is complete, the rest of its stream
-gets `GRACE` seconds.
+gets `GRACE` seconds; if no event can follow any more, the end of the stream gets `END` seconds, and only where the
+connection can be kept.
 
 **Leaving.** A cancelled query closes its connection before the cancellation propagates.
 
@@ -56,8 +57,17 @@ from cantrip_actors.terms.messages import Response
 GRACE: Final = 2.0
 """Seconds that a server has to end its stream after the response is complete."""
 
+END: Final = 0.1
+"""Seconds that a server has to end its stream after its last event: as long as another connection would take."""
+
+KEPT: Final = 3.0
+"""Seconds for which an unused connection is kept: less than the 5 s after which many servers close it."""
+
 REDIRECTS: Final = 4
 """The most addresses of a query: a server may redirect it, within its own host (307, 308)."""
+
+MOST_KEPT: Final = 100
+"""How many unused connections are kept."""
 
 ERROR_BYTES: Final = 64 * 1024
 """How many bytes of the body of an error are read."""
@@ -193,6 +203,42 @@ def _load_certificates() -> ssl.SSLContext:
     return httpx.create_ssl_context()  # 20 ms: once for all clients
 
 
+def _make_client() -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=1, keepalive_expiry=KEPT)
+    return httpx.AsyncClient(verify=_load_certificates(), limits=limits)
+
+
+class _KeptClients:
+    """The clients of one event loop that no query uses, each with its connection; the newest is used next."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        """How many blocks keep connections; without any, a client is closed after its query."""
+        self._unused: list[httpx.AsyncClient] = []
+
+    @asynccontextmanager
+    async def borrow(self) -> AsyncIterator[httpx.AsyncClient]:
+        """Yield a client that no other query uses meanwhile."""
+        client = self._unused.pop() if self._unused else _make_client()
+        try:
+            yield client
+        finally:
+            if self.users and len(self._unused) < MOST_KEPT:
+                self._unused.append(client)
+            else:
+                await self._close(client)
+
+    async def close(self) -> None:
+        """Close the unused clients."""
+        while self._unused:
+            await self._close(self._unused.pop())
+
+    @staticmethod
+    async def _close(client: httpx.AsyncClient) -> None:
+        with anyio.CancelScope(shield=True):
+            await client.aclose()
+
+
 class Client:
     """Posts to one provider. The key is read for each query, so that a new one is used at once."""
 
@@ -227,7 +273,7 @@ class Client:
         self._secret_headers = _find_secret_headers(self._headers)
         self._client = client
         self._record = None if record is None else Path(record)
-        self._open: dict[EventLoopToken, tuple[httpx.AsyncClient, int]] = {}
+        self._open: dict[EventLoopToken, _KeptClients] = {}
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -306,6 +352,8 @@ class Client:
                 further = heard.hear(chunk)
                 if heard.error is not None or (decoder.over and not self._is_shared):
                     answer.stop()
+                elif decoder.over:
+                    scope.deadline = min(scope.deadline, anyio.current_time() + END)
                 elif decoder.complete and not is_complete:
                     is_complete = True
                     scope.deadline = anyio.current_time() + GRACE
@@ -383,38 +431,29 @@ class Client:
 
     @asynccontextmanager
     async def _open_client(self) -> AsyncIterator[httpx.AsyncClient]:
-        shared = self._client
-        if shared is None and self._open:
-            shared = self._open.get(current_token(), (None, 0))[0]
-        if shared is not None:
-            yield shared
-            return
-        async with self._make_client() as client:
-            yield client
-
-    @staticmethod
-    def _make_client() -> httpx.AsyncClient:
-        # the crystal actor limits the number of connections
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=50)
-        return httpx.AsyncClient(verify=_load_certificates(), limits=limits)
+        kept = self._open.get(current_token()) if self._open else None
+        if self._client is not None:
+            yield self._client
+        elif kept is not None:
+            async with kept.borrow() as client:
+                yield client
+        else:
+            async with _make_client() as client:
+                yield client
 
     async def __aenter__(self) -> Self:
         """Keep connections from now on, in this event loop. May be nested."""
-        token = current_token()
-        client, users = self._open.get(token, (None, 0))
-        self._open[token] = (client or self._make_client(), users + 1)
+        self._open.setdefault(current_token(), _KeptClients()).users += 1
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        token = current_token()
-        client, users = self._open.pop(token)
-        if users > 1:
-            self._open[token] = (client, users - 1)
-        else:
-            with anyio.CancelScope(shield=True):
-                await client.aclose()
+        kept = self._open[current_token()]
+        kept.users -= 1
+        if not kept.users:
+            del self._open[current_token()]
+            await kept.close()
 
     # Errors
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple, Self, Unpack
 
@@ -683,6 +684,10 @@ class ProviderCrystal(AnsweringCrystal):
     def find_model(self, *names: object, batch: bool = False) -> Model:
         """Return the first of these models that is known; with `batch`, at the prices of a batch."""
         return self._prices.model(*names, seller=self.family.seller, address=self._address, batch=batch)
+
+    def keep_connections(self) -> AbstractAsyncContextManager[object] | None:
+        """Return the block of this crystal."""
+        return self
 
     async def __aenter__(self) -> Self:
         """Keep connections open between queries, in this event loop, until the block ends."""

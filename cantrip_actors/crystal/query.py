@@ -25,6 +25,7 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -128,6 +129,10 @@ class AnsweringCrystal(ABC):
     @abstractmethod
     async def answer_query(self, query: Query) -> Response:
         """Return one answer. Raises ProviderError, CrystalError."""
+
+    def keep_connections(self) -> AbstractAsyncContextManager[object] | None:
+        """Return a block in which connections stay open between queries, in this event loop; None without any."""
+        return None
 
     async def invoke(
         self,

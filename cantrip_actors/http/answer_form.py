@@ -8,7 +8,7 @@ schema of one type in many ways, so schemas are compared by what they accept and
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -45,7 +45,7 @@ class ClientTool:
 class AnswerForm:
     """A client's schema, and that of the answers of a cantrip. `wrap` is the member that holds an answer, if any.
 
-    `format` is the client's own text, which a response repeats.
+    `format` is the client's own text, as a response has and repeats it.
     """
 
     schema: _Part
@@ -337,9 +337,14 @@ def _names_fit(value: Mapping[str, Any], part: _Part) -> bool:
 def find_form(cantrip: Cantrip | None, schema: Any, tool: ClientTool | None = None) -> AnswerForm | None:
     """Return the form in which the answers of a cantrip fit a client's schema; None if they do not fit it."""
     done = None if cantrip is None else cantrip.circle.open_gates.get("done")
-    if done is None or not isinstance(schema, Mapping):
+    return None if done is None else _fit(done.definition.parameters, schema, tool)
+
+
+def _fit(parameters: Any, schema: Any, tool: ClientTool | None) -> AnswerForm | None:
+    """Return the form in which the answers of a `done` with these parameters fit a client's schema, if they do."""
+    if not isinstance(schema, Mapping):
         return None
-    wanted, whole = _Part(schema, schema), _Part(done.definition.parameters, done.definition.parameters)
+    wanted, whole = _Part(schema, schema), _Part(parameters, parameters)
     try:
         for own, wrap in _list_own_forms(whole):
             if (wrap is None or wanted.members()) and _Comparison().accepts(wanted, own):
@@ -353,6 +358,31 @@ def make_form(schema: Mapping[str, Any], tool: ClientTool | None = None) -> Answ
     """Return the form of answers that are held to a client's schema themselves."""
     part = _Part(schema, schema)
     return AnswerForm(part, part, None, tool)
+
+
+def write_note(form: AnswerForm | None) -> dict[str, Any] | None:
+    """Return the note from which `read_note` makes a form again."""
+    if form is None:
+        return None
+    tool = None if form.tool is None else {"name": form.tool.name, "is_named": form.tool.is_named}
+    note = {"format": form.format, "tool": tool, "schema": None if form.format else form.schema.node}
+    return {"answer_form": {name: value for name, value in note.items() if value is not None}}
+
+
+def read_note(note: Any, parameters: Any) -> AnswerForm | None:
+    """Return the form that a note describes, for answers of a `done` with these parameters; None for other notes."""
+    match note:
+        case {"answer_form": {"format": {"type": "json_object"} as format}}:
+            schema: Any = {"type": "object"}
+        case {"answer_form": {"format": {"schema": schema} as format}}:
+            pass
+        case {"answer_form": {"schema": schema}}:
+            format = None
+        case _:
+            return None
+    named = note["answer_form"].get("tool")
+    tool = None if named is None else ClientTool(**named)
+    return replace(_fit(parameters, schema, tool) or make_form(schema, tool), format=format)
 
 
 def is_endless(schema: Any) -> bool:

@@ -22,7 +22,7 @@ from starlette.responses import Response
 
 from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, UnfinishedWork, Work
 from cantrip_actors.http import openai_models as models
-from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, is_endless, make_form
+from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, is_endless, make_form, write_note
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
 from cantrip_actors.http.client_cantrips import find_offered, with_cantrip
 from cantrip_actors.http.client_rounds import (
@@ -66,7 +66,14 @@ from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.request_messages import ID, ChatInput, Past, parse_messages, select_news
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, QUIET, EventStreamResponse
-from cantrip_actors.http.stored_items import ROUND, find_previous_id, find_response, has_references, resolve_references
+from cantrip_actors.http.stored_items import (
+    ROUND,
+    find_noted_form,
+    find_previous_id,
+    find_response,
+    has_references,
+    resolve_references,
+)
 from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
@@ -197,7 +204,8 @@ def _add_wishes(
         cantrip, form = _ask_for_form(cantrip, wanted)
         refused = name if form is None else None
         if form is not None:
-            form = replace(form, format=wanted.model_dump(by_alias=True, exclude_none=True))
+            schema = wanted.model_dump(by_alias=True, exclude_none=True)
+            form = replace(form, format={**schema, **schema.pop("json_schema", {})})
     tools: dict[str, Gate] = {}
     if refused is None and body.tools and body.tool_choice != "none":
         cantrip, tool_form, tools = _add_tools(cantrip, body, form)
@@ -344,7 +352,8 @@ async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_in
         return run
     history = await call.read(partial(_find_news, call, entity.id, chat_input.history, is_whole=True))
     entity = await call.read(partial(with_cantrip, call, entity, target.changed))
-    post = partial(entity.post, chat_input.intent, history=history, key=call.key, by=call.token.sender)
+    given: dict[str, Any] = {"history": history, "note": write_note(target.form)}
+    post = partial(entity.post, chat_input.intent, **given, key=call.key, by=call.token.sender)
     return await send_intent(call, entity, post)
 
 
@@ -381,9 +390,11 @@ async def start_run(call: HttpCall, begin: Callable[[], Awaitable[Work]]) -> _Ru
     return _Run(work, call.service.growth.subscribe(work.entity_id))
 
 
-async def start_one_shot(call: HttpCall, cantrip: Cantrip, chat_input: ChatInput) -> _Run:
+async def start_one_shot(call: HttpCall, target: _Target, chat_input: ChatInput) -> _Run:
     """Cast a cantrip on the newest message, with those before as its history. Raises Problem 403 and 429."""
-    start = partial(call.runtime.start, cantrip, chat_input.intent, history=chat_input.history)
+    assert target.cantrip is not None, "a model is an entity or a cantrip"
+    given: dict[str, Any] = {"history": chat_input.history, "note": write_note(target.form)}
+    start = partial(call.runtime.start, target.cantrip, chat_input.intent, **given)
     run = await start_run(call, partial(begin_work, start, key=call.key, by=call.token.sender))
     return run._replace(is_stateless=call.key is None)  # with a key the request may come again
 
@@ -544,8 +555,7 @@ async def run_chat(call: HttpCall, target: _Target, chat_input: ChatInput) -> _R
         return await continue_wait(call, target, chat_input.waits, "messages")
     if target.entity is not None:
         return await send_to_named(call, target, target.entity, chat_input)
-    assert target.cantrip is not None, "a model is an entity or a cantrip"
-    return await start_one_shot(call, target.cantrip, chat_input)
+    return await start_one_shot(call, target, chat_input)
 
 
 def name_run(run: _Run) -> str:
@@ -597,6 +607,7 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
 async def _continue(call: HttpCall, body: models.ResponseBody, target: _Target, chat_input: ChatInput) -> _Run:
     intent, previous, cantrip = chat_input.intent, body.previous_response_id, target.cantrip
     given: dict[str, Any] = {"history": chat_input.history, "key": call.key, "by": call.token.sender}
+    given["note"] = write_note(target.form)
     if previous is not None:
         work = await call.read(lambda: find_response(call, previous))
         is_working = await call.read(lambda: work.state == "working")
@@ -649,19 +660,21 @@ def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     model, created = header.cantrip_name or header.cantrip_id, _parse_seconds(header.at)
     outcome = work.find_outcome(redacted=True)
     previous = None if ROUND in id else find_previous_id(call, work)
+    form = find_noted_form(call, work, outcome)
     if outcome is not None:
-        return dict(call.redact_for_token(_build_response(id, model, created, outcome, previous)))
+        outcome = apply_form(form, outcome)
+        return dict(call.redact_for_token(_build_response(id, model, created, outcome, previous, form)))
     calls = find_waiting_calls(call, work.entity_id)
     if calls:
         reached = Rest(calls, read_last_words(call, work.entity_id), measure(call, work.entity_id))
-        return dict(call.redact_for_token(response_rest(id, model, created, reached, previous)))
+        return dict(call.redact_for_token(response_rest(id, model, created, reached, previous, form)))
     requests = work.requests() if work.state == "working" else []
     if requests:
         utterance = next((request for request in requests if request.is_utterance), None)
         pause = ClientPause(requests=requests) if utterance is None else ClientPause(text=utterance.text)
         reached = _describe_pause(call, work, pause)
-        return dict(call.redact_for_token(response_rest(id, model, created, reached, previous)))
-    return response_object(id, model, created, _STATUSES[work.state], [], previous=previous)
+        return dict(call.redact_for_token(response_rest(id, model, created, reached, previous, form)))
+    return response_object(id, model, created, _STATUSES[work.state], [], previous=previous, form=form)
 
 
 async def cancel_response(call: HttpCall) -> JsonAnswer:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from cantrip_actors import Work
+from cantrip_actors.http.answer_form import AnswerForm, read_note
 from cantrip_actors.http.calls import HttpCall
 from cantrip_actors.http.client_rounds import read_last_words
 from cantrip_actors.http.episode_tools import CALL, split_client_id
@@ -17,6 +18,7 @@ from cantrip_actors.http.openai_encoders import WAIT, answer_text
 from cantrip_actors.http.person_waits import name_wait
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.request_messages import ID
+from cantrip_actors.terms.outcome import Outcome
 
 ROUND: Final = "~"
 _AFTER_ROUND: Final = re.compile(f"{ROUND}[0-9a-f]{{16}}$")
@@ -44,6 +46,16 @@ def find_previous_id(call: HttpCall, work: Work) -> str | None:
         return None
     last, is_first = before[-1], before[-1] == loom.first_intent(before[-1].entity_id)
     return f"{ID}{last.entity_id}" if is_first or not last.key else f"{ID}{last.entity_id}.{last.key}"
+
+
+def find_noted_form(call: HttpCall, work: Work, outcome: Outcome | None) -> AnswerForm | None:
+    """Return the form of answer that the client asked for with a response, if it asked for one. Reads the loom."""
+    note = work.note
+    if note is None:
+        return None
+    loom, last = call.runtime.loom, None if outcome is None else outcome.last_turn
+    header = loom.header_in_force(work.entity_id) if last is None else loom.header_at(last)
+    return read_note(note, next((gate["parameters"] for gate in header.circle["gates"] if gate["name"] == "done"), {}))
 
 
 def has_references(items: Sequence[dict[str, Any]]) -> bool:

@@ -52,7 +52,7 @@ class Moment(Value, frozen=True, gc=False):
 
 class Begin(NamedTuple):
     """An intent, data for it, and its history; `key` and `sender` are those of its mail; the other fields are for its
-    record.
+    record, which has all of them in this order.
     """
 
     intent: str
@@ -63,6 +63,7 @@ class Begin(NamedTuple):
     trace: str | None = None
     dependencies: str | None = None
     history: tuple[PastMessage, ...] = ()
+    note: Any = None
 
 
 class Replied(Value, frozen=True, gc=False):

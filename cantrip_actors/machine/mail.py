@@ -74,7 +74,8 @@ def _read_intent(text: str, mail: Mail) -> Begin | Void:
     if history is None:
         return Void("this version cannot read the history of the intent")
     context, sender = mail.body.get("context"), mail.sender or None
-    return Begin(text, context, mail.images, mail.key, sender, mail.trace, history=history)
+    note = mail.body.get("note")
+    return Begin(text, context, mail.images, mail.key, sender, mail.trace, history=history, note=note)
 
 
 def is_urgent(mail: Mail, episode: int) -> bool:

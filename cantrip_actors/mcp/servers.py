@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
@@ -31,6 +32,11 @@ class McpServer(ToolServer):
     """A server that speaks MCP. `elicit` answers its questions to a person; without it, such questions are requests."""
 
     elicit: Elicit | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if find_spec("mcp") is None:  # looked up, not imported: see above
+            raise InvalidCantrip(f"server {self.name}: needs the SDK of MCP: pip install 'cantrip-actors[mcp]'")
 
     async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""

@@ -87,9 +87,7 @@ def redact_words(text: str) -> str:
 
 def _read_text(path: Path, what: str) -> str:
     if path.suffix not in SUFFIXES:
-        raise InvalidRecipe(
-            path, [Mistake(f"a {what} is a file that ends in {', '.join(SUFFIXES)}; this one ends otherwise")]
-        )
+        raise InvalidRecipe(path, [Mistake(f"expected the path of a {what}, which ends in {', '.join(SUFFIXES)}")])
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)

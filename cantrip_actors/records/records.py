@@ -134,7 +134,8 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
     record takes, and `sender` names its sender. `trace` is the W3C `traceparent` of the span of the episode that begins
     here, if the episode is traced. `dependencies` says which dependencies the gates of its episode have: a mark, and
     not their values. `history` are messages of an earlier conversation, which come before the intent in the context;
-    their images are the last of `images`.
+    their images are the last of `images`. `note` is JSON that the sender keeps with the intent for itself: it is in no
+    context.
     """
 
     entity_id: str
@@ -147,6 +148,7 @@ class IntentGiven(_Record, frozen=True, tag="intent"):
     trace: str | None = None
     dependencies: str | None = None
     history: tuple[PastMessage, ...] = ()
+    note: Any = None
 
     @property
     def own_images(self) -> tuple[File, ...]:

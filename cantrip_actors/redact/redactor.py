@@ -59,6 +59,11 @@ _MAY_BE_KEY: Final = re.compile(r"[0-9]|sk-|hf_|api_org_|[A-Za-z+/]{24}")
 """Nearly all keys have a digit. Of words without one, only those are searched that begin like a key or may be base64.
 """
 
+REMEMBERED: Final = 4096
+"""How many short texts without a secret a redactor remembers."""
+SHORT: Final = 100
+"""Characters."""
+
 _DIGIT: Final = re.compile("[0-9]")
 _RUN: Final = re.compile(r"[A-Za-z0-9]+")
 
@@ -117,10 +122,23 @@ class Redactor:
     """
 
     __slots__ = (
-        *("_anywhere", "_names", "_needles", "_patterns", "_places", "_secrets", "_shortest", "_words", "_wrapped"),
+        *(
+            "_anywhere",
+            "_clean",
+            "_names",
+            "_needles",
+            "_patterns",
+            "_places",
+            "_secrets",
+            "_shortest",
+            "_words",
+            "_wrapped",
+        ),
     )
 
     def __init__(self, secrets: Secrets = (), patterns: Iterable[SecretPattern] = COMMON) -> None:
+        self._clean: set[str] = set()
+        """Short texts without a secret: a record's ids, names and times are redacted again for each reader."""
         self._secrets = tuple(dict.fromkeys(_names_and_texts(secrets)))
         self._patterns = tuple(patterns)
         self._anywhere = tuple(pattern for pattern in self._patterns if pattern.within == "text")
@@ -146,8 +164,15 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Return the text with `[redacted:<name>]` for every secret in it; the same object if there is no secret."""
-        spans = self.spans(text)
-        return replace_spans(text, spans) if spans else text
+        if text in self._clean:
+            return text
+        if spans := self.spans(text):
+            return replace_spans(text, spans)
+        if len(text) <= SHORT:
+            if len(self._clean) == REMEMBERED:
+                self._clean.clear()
+            self._clean.add(text)
+        return text
 
     def spans(self, text: str) -> list[Span]:
         """Return the spans of secrets, in order; overlapping ones are merged under the name of the first."""
@@ -225,6 +250,8 @@ class Redactor:
 
         For JSON values, dataclasses and named tuples: records, events, messages. Other objects are returned unchanged.
         """
+        if isinstance(value, str):
+            return self.text(value)  # type: ignore[return-value]  # a text of a subclass is no JSON value
         result: list[Any] = [value]
         todo = [result]
         whole: list[tuple[list[Any], int, list[Any], list[Any]]] = []

@@ -50,9 +50,19 @@ def check_crystal(what: str, crystal: object) -> None:
         return
     if isinstance(crystal, str) or not callable(getattr(crystal, "invoke", None)):
         raise InvalidCantrip(
-            f"cantrip requires a crystal: {what}: expected 'family:model' or an object with invoke, got {crystal!r}"
-            + ("; as a script: scripted(…)" if callable(crystal) or isinstance(crystal, list) else "")
+            f"cantrip requires a crystal: {what}: expected 'family:model', which names a model, "
+            f"or an object with invoke, got {crystal!r}{_hint(crystal)}"
         )
+
+
+def _hint(crystal: object) -> str:
+    """Return what to write in place of a value that is not a crystal."""
+    if not isinstance(crystal, str):
+        return "; as a script: scripted(…)" if callable(crystal) or isinstance(crystal, list) else ""
+    family, slash, model = crystal.partition("/")
+    if slash and family in FAMILY_NAMES:
+        return f": did you mean '{family}:{model}'?"
+    return f"; families: {', '.join(sorted(FAMILY_NAMES))}"
 
 
 def _check_family(what: str, crystal: str) -> None:

@@ -109,7 +109,7 @@ def _call(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 def replace(crystal: str, stand_in: Crystal | str) -> Iterator[None]:
     """Let another crystal stand in for the one of a name, in every runtime of this process, for a `with` block.
 
-        with replace("openai:gpt-5", scripted([…])):
+        with replace("openai:gpt-6.1-sol", scripted([…])):
             client.post("/quotes", …)
 
     Queries that begin in the block go to the stand-in, also those of cantrips that were made before it. An entity that
@@ -117,7 +117,7 @@ def replace(crystal: str, stand_in: Crystal | str) -> Iterator[None]:
 
     Raises InvalidCantrip if `crystal` is no name, and if `stand_in` is no crystal.
     """
-    check(is_text(crystal), "replace", 'the name of a crystal, as in "openai:gpt-5"', crystal, InvalidCantrip)
+check(is_text(crystal), "replace", 'the name of a crystal, as in "openai:gpt-6.1-sol"', crystal, InvalidCantrip)
     check_crystal("stand_in", stand_in)
     before = STAND_INS.get(crystal)
     STAND_INS[crystal] = resolve(stand_in)

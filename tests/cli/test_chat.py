@@ -175,6 +175,7 @@ def test_a_chat_needs_a_terminal_and_something_to_talk_to(cantrip: Any, terminal
     assert (seen.code, "has no entity to talk to" in seen.text) == (2, True)
     seen = terminal("chat", "nobody")
     assert (seen.code, 'no entity is called "nobody"' in seen.text) == (2, True)
+    assert "by its module and its variable: clerks:VARIABLE" in terminal("chat", "clerks.py").text
     assert "not both" in terminal("chat", clerk, "--crystal", "anthropic:x").text
 
 

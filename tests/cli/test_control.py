@@ -38,6 +38,9 @@ def test_a_cantrip_of_a_module_is_taken_wherever_a_recipe_is(cantrip, module):
     assert cantrip("entities", "--upgrades", module).code in (0, 2)
     wrong = cantrip("cast", "desks_of_a_module:other", "go")
     assert (wrong.code, "expected a cantrip, got int" in wrong.err) == (2, True)
+    for path in ("desks_of_a_module.py", "desks_of_a_module.py:desk"):
+        variable = path.partition(":")[2] or "VARIABLE"
+        assert f"by its module and its variable: desks_of_a_module:{variable}\n" in cantrip("cast", path, "go").err
     assert "cannot import no_such_module" in cantrip("cast", "no_such_module:desk", "go").err
     assert 'desks_of_a_module has no "dsk": did you mean "desk"' in cantrip("cast", "desks_of_a_module:dsk", "go").err
 

@@ -102,6 +102,26 @@ class TestAnswers:
             await put(crystal)
             assert server.connections == 5
 
+    async def test_a_query_that_outlives_the_block_is_answered(self):
+        async with FaultyServer([Reply(body("openai"), drip=100, pause=0.001)]) as server:
+            crystal, answers = made("openai", server.url), []
+
+            async def ask_once():
+                answers.append((await put(crystal)).content)
+
+            async with anyio.create_task_group() as tasks, crystal:
+                tasks.start_soon(ask_once)
+                while not server.requests:
+                    await anyio.sleep(0.005)
+            assert answers == ["Let me look."]
+
+    async def test_a_kept_connection_does_not_wait_for_a_stream_that_the_server_does_not_end(self):
+        whole = body("openai-chat")
+        async with FaultyServer([Reply(whole, stall=len(whole))]) as server, made("openai-chat", server.url) as crystal:
+            started = time.monotonic()
+            await put(crystal)
+            assert time.monotonic() - started < GRACE / 2
+
     async def test_a_client_of_the_user_is_used_and_stays_open(self):
         async with FaultyServer([Reply(body("google"))]) as server, httpx.AsyncClient() as client:
             crystal = made("google", server.url, client=client, headers={"x-mine": "1"})

@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
+import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, scripted
+from cantrip_actors import Cantrip, Circle, gate, scripted
 from cantrip_actors.wards import max_turns
 from tests.http.serving import Served, in_process
 
@@ -88,3 +89,48 @@ async def test_a_typed_stream_has_the_reasoning_and_of_the_texts_only_the_answer
     if path == "responses":
         kinds = [item["type"] for item in events[-1]["response"]["output"]]
         assert kinds == ["reasoning", "reasoning", "function_call" if is_tool else "message"]
+
+
+def billing() -> Cantrip:
+    """Return a cantrip whose answers have a type of their own: the lines of a bill."""
+
+    @gate
+    def done(answer: list[str]) -> None:
+        """Finish with the lines."""
+
+    script: Any = [{"tool_calls": [{"gate": "done", "args": {"answer": ["tea"]}}]}] * 9
+    return Cantrip(scripted(script), circle=Circle([done], [max_turns(3)]), name="bills")
+
+
+LINES = {
+    "type": "object",
+    "properties": {"answer": {"type": "array", "items": {"type": "string"}}},
+    "required": ["answer"],
+}
+BARE = {"format": {"type": "json_schema", "name": "bill", "schema": BILL, "strict": False}}
+RETRIEVED: dict[str, tuple[str, dict[str, Any]]] = {
+    "a form of its own": ("adds", {"text": BARE}),
+    "any object": ("adds", {"text": {"format": {"type": "json_object"}}}),
+    "a demanded tool": ("adds", TOOLS["responses"]),
+    "a wrapped answer": ("bills", {"text": {"format": {"type": "json_schema", "name": "lines", "schema": LINES}}}),
+    "text": ("adds", {}),
+}
+
+
+@pytest.mark.parametrize("name", RETRIEVED)
+async def test_a_retrieved_response_has_the_format_and_the_answer_that_its_request_asked_for(name: str) -> None:
+    model, more = RETRIEVED[name]
+    async with in_process([adding(), billing()]) as on:
+        body = {"model": model, "input": "go", **more}
+        answer = await on.post("/v1/responses", body, 200)
+        retrieved = await on.get(f"/v1/responses/{answer['id']}")
+        assert retrieved["text"] == answer["text"] == more.get("text", {"format": {"type": "text"}})
+        assert retrieved["output"] == answer["output"]
+        if model == "bills":
+            body["background"] = True
+            waiting = await on.post("/v1/responses", {**body, "previous_response_id": answer["id"]}, 200)
+            assert (waiting["status"], waiting["text"]) == ("queued", more["text"])
+            while (retrieved := await on.get(f"/v1/responses/{waiting['id']}"))["status"] != "completed":
+                assert retrieved["text"] == more["text"]
+                await anyio.sleep(0.1)
+            assert retrieved["output"][0]["content"][0]["text"] == '{"answer":["tea"]}'

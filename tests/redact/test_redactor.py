@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cantrip_actors.records.records import Utterance
 from cantrip_actors.redact.logs import log_processor, redact_error
 from cantrip_actors.redact.patterns import COMMON
-from cantrip_actors.redact.redactor import Redactor
+from cantrip_actors.redact.redactor import REMEMBERED, Redactor
 from cantrip_actors.redact.stream import RedactedStream
 from cantrip_actors.terms.messages import ToolCall, Usage
 from tests.loom.histories import texts, values
@@ -428,3 +428,19 @@ def test_redacted_values_can_be_written_by_orjson():
     assert orjson.loads(orjson.dumps(Redactor(["my-secret"]).value({"a": ["my-secret"]}))) == {
         "a": ["[redacted:secret]"]
     }
+
+
+def test_a_text_that_was_clean_is_searched_again_for_further_secrets() -> None:
+    redactor = Redactor()
+    assert redactor.value(["open sesame"]) == ["open sesame"]
+    further = redactor.knowing({"DOOR": "open sesame"})
+    assert further.text("open sesame") == "[redacted:DOOR]"
+    assert redactor.text("open sesame") == "open sesame"
+
+
+def test_a_redactor_finds_secrets_after_more_clean_texts_than_it_remembers() -> None:
+    redactor = Redactor({"DOOR": "open sesame"})
+    for number in range(REMEMBERED + 2):
+        assert redactor.text(f"clean {number}") == f"clean {number}"
+    assert redactor.text("open sesame") == "[redacted:DOOR]"
+    assert len(redactor._clean) < REMEMBERED

@@ -139,8 +139,9 @@ async def test_a_crystal_of_an_unknown_family_is_refused() -> None:
 
 async def test_a_cast_of_a_non_cantrip_is_refused() -> None:
     async with Runtime.open() as runtime:
-        with pytest.raises(InvalidCantrip, match="expected a Cantrip, got str"):
-            await runtime.cast("hello", "go")
+        for intent in ("go", cantrip([done(1)])):  # the second caller has swapped the two
+            with pytest.raises(InvalidCantrip, match="cast: expected a Cantrip, got str"):
+                await runtime.cast("hello", intent)
 
 
 async def test_a_cast_in_a_runtime_that_is_not_open_is_an_error() -> None:

@@ -46,13 +46,13 @@ async def test_a_task_whose_function_is_not_async_says_so() -> None:
 
 def test_a_task_without_a_function_is_refused() -> None:
     function: Any = 3
-    with pytest.raises(SpecError, match="is an async function, got 3"):
+    with pytest.raises(SpecError, match="expected an async function, got 3"):
         task("sum", function)
 
 
 def test_a_significant_that_is_not_a_bool_is_refused() -> None:
     given: Any = "no"
-    with pytest.raises(SpecError, match="is True or False, got 'no'"):
+    with pytest.raises(SpecError, match="expected True or False, got 'no'"):
         ChildSpec("a", Actor, restart="temporary", significant=given)
 
 

@@ -47,6 +47,7 @@ async def test_defaults_equal_the_defaults_of_otp(new_system):
         ("backoff", {"backoff": Backoff(factor=0)}),
         ("backoff", {"backoff": Backoff(jitter=2)}),
         ("backoff", {"backoff": Backoff(reset=None)}),
+        ("backoff", {"backoff": Backoff(first=60)}),  # more than the maximum that is the default
         ("ref", {"ref": "a"}),
         ("start", {"start": "Actor"}),
         ("restart", {"restart": "always"}),

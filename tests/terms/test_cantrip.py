@@ -118,7 +118,9 @@ class TestConstruction:
         ("parts", "why"),
         [
             ({"crystal": "claude"}, "cantrip requires a crystal: crystal: expected 'family:model'"),
-            ({"crystal": ":"}, "expected 'family:model'"),
+            ({"crystal": ":"}, "expected 'family:model', which names a model"),
+            ({"crystal": "claude"}, "got 'claude'; families: anthropic, azure"),
+            ({"crystal": "openai/gpt"}, "did you mean 'openai:gpt'"),
             ({"crystal": object()}, "an object with invoke"),
             ({"crystal": lambda context: "hi"}, r"as a script: scripted\(…\)"),
             ({"crystal": ["hi"]}, r"as a script: scripted\(…\)"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 
+from cantrip_actors.crystal.query import AnsweringCrystal
 from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.server_tools import ServerTool
@@ -20,6 +22,10 @@ class CrystalWrapper:
         self.image_tokens: Callable[[File], int] | None = getattr(crystal, "image_tokens", None)
         self.why_not: Callable[[File], str | None] | None = getattr(crystal, "why_not", None)
         self.has_prices: bool | None = getattr(crystal, "has_prices", None)
+
+    def keep_connections(self) -> AbstractAsyncContextManager[object] | None:
+        """Return the block of the inner crystal."""
+        return self.crystal.keep_connections() if isinstance(self.crystal, AnsweringCrystal) else None
 
     def check_server_tools(self, tools: Sequence[ServerTool]) -> None:
         """Raise InvalidCantrip if the crystal does not accept one of the tools."""

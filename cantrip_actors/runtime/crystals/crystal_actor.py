@@ -9,6 +9,9 @@ The crystal's policy (`crystal/policy/limited.py`) holds for all entities that u
 this actor: limits and breaker apply to each attempt, the deadline to the whole query. A crystal with fallbacks
 (`crystal/policy/fallback.py`) has an actor of another class, which asks the actors of its crystals.
 
+A crystal of a provider keeps its connections (`keep_connections`) from the first query until it was not asked for
+`QUIET` seconds: a turn that follows another needs no new connection.
+
 Queries that were posted (`PostingCrystal`) are watched: one task polls all of them together, and their entities wait
 without a task.
 """
@@ -17,11 +20,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
 from uuid import uuid4
 
 import anyio
+from anyio.abc import TaskStatus
 
 from cantrip_actors.crystal.policy.breaker import CircuitOpen
 from cantrip_actors.crystal.policy.estimate import Estimator
@@ -31,7 +36,7 @@ from cantrip_actors.crystal.policy.limited import NO_TERMS, LimitTerms
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.shared import FRESH, AccountRequest, Grant
 from cantrip_actors.crystal.policy.traffic import Books, CrystalStatus, Traffic
-from cantrip_actors.crystal.query import Look, PostingCrystal, Query, Through, ask, attempt_now
+from cantrip_actors.crystal.query import AnsweringCrystal, Look, PostingCrystal, Query, Through, ask, attempt_now
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.events.context_variables import ContextVariables, bind_variables
@@ -93,6 +98,9 @@ GRACE: Final = 5.0
 BREATH = 0.2
 """The least seconds between two polls of posted queries."""
 
+QUIET: Final = 10.0
+"""Seconds without a query after which a crystal's connections are closed."""
+
 _log = get_logger("cantrip_actors.runtime")
 
 
@@ -124,6 +132,8 @@ class CrystalActor(Actor):
         self._traffic = Traffic(name, terms, self._wake, estimator, *again)
         self._waits = Waits()
         self._timer: Alarm | None = None
+        self._begun = self._ended = 0
+        self._is_connected = False
 
     async def init(self) -> None:
         """Watch the queries that the last incarnation watched."""
@@ -240,6 +250,33 @@ class CrystalActor(Actor):
         self._timer = None if seconds is None else self.send_after(seconds, _TICK)
 
     async def _answer(self, message: CrystalRequest, failed: ProviderError | None) -> Response | CrystalError:
+        self._begun += 1
+        try:
+            crystal = message.crystal
+            if not self._is_connected and isinstance(crystal, AnsweringCrystal):
+                connections = crystal.keep_connections()
+                if connections is not None:
+                    self._is_connected = True
+                    await self.tasks.start(self._keep_connections, connections)
+            return await self._answer_in_time(message, failed)
+        finally:
+            self._ended += 1
+
+    async def _keep_connections(
+        self, connections: AbstractAsyncContextManager[object], *, task_status: TaskStatus[None]
+    ) -> None:
+        """Keep the connections until the crystal has not been asked for a while."""
+        try:
+            async with connections:
+                task_status.started()
+                begun = 0
+                while begun != self._begun or begun != self._ended:
+                    begun = self._begun
+                    await anyio.sleep(QUIET)
+        finally:
+            self._is_connected = False
+
+    async def _answer_in_time(self, message: CrystalRequest, failed: ProviderError | None) -> Response | CrystalError:
         deadline = self._terms.deadline
         with bind_variables(message.context_variables):
             if deadline is None:

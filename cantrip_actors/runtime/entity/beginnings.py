@@ -44,7 +44,7 @@ NAMESPACE: Final = uuid.UUID("5f1d5c1e-6f2b-5c39-9d0e-3c8f2c1a7b44")
 """The namespace of the ids that are derived from keys."""
 
 _SAME_HEADER: Final = ("lasting", "name", "parent_turn", "queue")
-_SAME_INTENT: Final = ("intent", "context", "images", "history")
+_SAME_INTENT: Final = ("intent", "context", "images", "history", "note")
 """The fields that a repeated beginning must have in common with the first one."""
 _LABELS: Final[Mapping[str, str]] = MappingProxyType(
     {"lasting": "whether it is long-lived", "parent_turn": "the turn that it forks"}
@@ -88,10 +88,12 @@ class Beginnings:
         on_close: OnClose | None,
         *,
         history: History = (),
+        note: Any = None,
         **facts: Any,
     ) -> Beginning:
         """Return a new entity; `facts` are fields of its identity. Raises as `cast`."""
         tree = self._tree
+        check_cantrip(what, cantrip)  # before the intent, for a caller that swaps the two
         check_texts(by=by)
         if on_close is not None:
             check_choice("on_close", on_close, get_args(OnClose))
@@ -101,8 +103,8 @@ class Beginnings:
                 'on_close: expected "keep" or nothing, got "end": a long-lived entity and one that begins with a key '
                 "stay in the loom when the runtime closes"
             )
-        begin = make_begin(intent, context, sender=by or None, history=history)
-        tree.launcher.check_files(check_cantrip(what, cantrip), begin.images)
+        begin = make_begin(intent, context, sender=by or None, history=history, note=note)
+        tree.launcher.check_files(cantrip, begin.images)
         if key is not None:
             check_name("key", key)
         if on_close is None and not always_stays and tree.limits.on_close == "keep":
@@ -123,6 +125,7 @@ class Beginnings:
         on_close: OnClose | None,
         *,
         history: History = (),
+        note: Any = None,
         lasting: bool = False,
         waits: bool = True,
     ) -> Entity:
@@ -133,7 +136,7 @@ class Beginnings:
         elif crystal is not None:
             cantrip = cantrip.with_crystal(crystal)
         facts = {"tenant": tenant, "parent_turn": turn_id, "forked": True, "lasting": lasting}
-        fork = self.make("fork", cantrip, intent, context, key, by, on_close, history=history, **facts)
+        fork = self.make("fork", cantrip, intent, context, key, by, on_close, history=history, note=note, **facts)
         return await self.begin(fork, waits=waits)
 
     async def fire(self, cantrip: Cantrip, timer: Timer, key: str) -> None:
@@ -303,7 +306,7 @@ class Beginnings:
         expected, intent = self._tree.guard.redact_records(
             [
                 Plan.of(cantrip, identity).make_header(header.at),
-                IntentGiven(entity_id, begin.intent, "", begin.context, begin.images, history=begin.history),
+                IntentGiven(entity_id, begin.intent, "", *begin[1:]),
             ]
         )
         pairs = [(name, getattr(header, name), getattr(expected, name)) for name in _SAME_HEADER]

@@ -40,6 +40,9 @@ from cantrip_actors.terms.image import NO_IMAGES, split_message
 MAX_INPUT = 16 * 2**20
 """The most bytes of an intent with its context and its history."""
 
+MAX_NOTE = 256 * 2**10
+"""The most bytes of a note."""
+
 CACHED_CAPABILITIES = 16
 """How many capability texts are cached; circles of the same kind share one."""
 
@@ -53,8 +56,10 @@ def make_begin(
     *,
     sender: str | None = None,
     history: History = (),
+    note: Any = None,
 ) -> Begin:
-    """Return the Begin event of an intent of `sender`: its text, its context as JSON, its history, and all images.
+    """Return the Begin event of an intent of `sender`: its text, its context as JSON, its history, its note, and all
+    images.
 
     `images` come first, then the images of the intent, of the context and of the history. Raises InvalidIntent.
     """
@@ -71,7 +76,19 @@ def make_begin(
             ) from problem
         if isinstance(context, Pictured):
             context, of_context = context
-    return Begin(text, context, (*images, *of_intent, *of_context, *of_past), None, sender, history=past)
+    _check_note(note)
+    return Begin(text, context, (*images, *of_intent, *of_context, *of_past), None, sender, history=past, note=note)
+
+
+def _check_note(note: Any) -> None:
+    """Raise InvalidIntent for a note that is no JSON, or has more than MAX_NOTE bytes: a store keeps it twice."""
+    if note is None:
+        return
+    if not is_plain(note):
+        raise InvalidIntent(f"note: expected JSON data, got {type(note).__name__}")
+    size = len(orjson.dumps(note, default=str))
+    if size > MAX_NOTE:
+        raise InvalidIntent(f"note: expected at most {MAX_NOTE:,} bytes of JSON, got {size:,}")
 
 
 def _check_size(text: str, context: Any, history: Sequence[PastMessage]) -> None:

@@ -73,24 +73,28 @@ class Subscription(AsyncIterator[EntityEvent]):
             if await self._has_ended():
                 self.close()
             self._has_ended = None  # after the answer, since the reader may be cancelled before
-        while True:
-            if self._first:
-                return self._first.popleft()
-            if self._next < (self._ring.end if self._end is None else self._end):
-                event = self._take()
-                if self._until == event.entity_id and isinstance(event, EntityEndedEvent):
-                    self._end = self._next
-                if self._wanted is None or isinstance(event, MissedEvent):
-                    return event
-                end, self._end = self._end, self._next  # if `wanted` raises, the subscription ends here
-                is_wanted = self._wanted(event)
-                self._end = end
-                if is_wanted:
-                    return event
-            elif self.is_over:
+        while (event := self._take_arrived()) is None:
+            if self.is_over:
                 raise StopAsyncIteration
-            else:
-                await self._ring.wait(self._next)  # several tasks may read: each event goes to one of them
+            await self._ring.wait(self._next)  # several tasks may read: each event goes to one of them
+        return event
+
+    def _take_arrived(self) -> EntityEvent | None:
+        """Return the next event that has arrived and is wanted; None if there is none."""
+        if self._first:
+            return self._first.popleft()
+        while self._next < (self._ring.end if self._end is None else self._end):
+            event = self._take()
+            if self._until == event.entity_id and isinstance(event, EntityEndedEvent):
+                self._end = self._next
+            if self._wanted is None or isinstance(event, MissedEvent):
+                return event
+            end, self._end = self._end, self._next  # if `wanted` raises, the subscription ends here
+            is_wanted = self._wanted(event)
+            self._end = end
+            if is_wanted:
+                return event
+        return None
 
     def _take(self) -> EntityEvent:
         """Return the next event, or the number of those that are no longer kept."""

@@ -66,6 +66,9 @@ class Follower(AsyncIterator[T], Generic[T]):
 
     async def _wait(self) -> EntityEvent | None:
         """Wait for the next event, or for as long as `_choose_interval` says; return the event."""
+        arrived = self._events._take_arrived()  # noqa: SLF001  # of the same mechanism; without a timer
+        if arrived is not None:
+            return arrived
         with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
             return await anext(self._events)
         return None

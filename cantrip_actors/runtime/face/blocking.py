@@ -441,6 +441,7 @@ class BlockingWork(_Blocking[Work[Answer_co]], Generic[Answer_co]):
     state: _Value[MailState] = _Value()
     is_known: _Value[bool] = _Value()
     takes_more: _Value[bool] = _Value()
+    note: _Value[Any] = _Value()
     find_outcome = _call_in_loop(Work.find_outcome)
     requests = _call_in_loop(Work.requests)
     check = _call_in_loop(Work.check)

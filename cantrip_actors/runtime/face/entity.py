@@ -221,21 +221,37 @@ class Entity(Generic[Answer_co]):
         return await self._make_episode(outcome)
 
     async def post(
-        self, intent: Said, *, context: Any = None, history: History = (), key: str | None = None, by: str = ""
+        self,
+        intent: Said,
+        *,
+        context: Any = None,
+        history: History = (),
+        note: Any = None,
+        key: str | None = None,
+        by: str = "",
     ) -> Work[Answer_co]:
         """Give a long-lived entity a further intent without waiting for it: the intent is durable when this returns.
 
+        `note` is JSON that you keep with the intent for yourself: `Work.note` returns it, and no crystal sees it.
         `key`, `by` and errors as for `send`. A process that does not know the entity's cantrip may post, too.
         """
-        mail = await self._make_intent(intent, context, history, key, by, waits=False)
+        mail = await self._make_intent(intent, context, history, key, by, note=note, waits=False)
         await self._await_with_entity_id(self._tree.inboxes.post(mail))
         return self._make_work(mail.key)
 
     async def _make_intent(
-        self, intent: Said, context: Any, history: History, key: str | None, by: str, *, waits: bool = True
+        self,
+        intent: Said,
+        context: Any,
+        history: History,
+        key: str | None,
+        by: str,
+        *,
+        note: Any = None,
+        waits: bool = True,
     ) -> Mail:
         tree, cell = self._tree, self._find_cell()
-        begin = make_begin(intent, context, history=history)
+        begin = make_begin(intent, context, history=history, note=note)
         tree.check_accepting()
         _check_sent(key, by)
         await self._make_loadable(key, waits=waits)
@@ -257,6 +273,7 @@ class Entity(Generic[Answer_co]):
             sender=by,
             cantrip=self._cantrip,
             history=begin.history,
+            note=begin.note,
         )
 
     async def _check_allowance(self, key: str | None, by: str) -> None:

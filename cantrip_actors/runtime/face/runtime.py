@@ -597,6 +597,7 @@ class Runtime:
         *,
         context: Any = None,
         history: History = (),
+        note: Any = None,
         key: str | None = None,
         by: str = "",
         on_close: OnClose | None = None,
@@ -605,9 +606,9 @@ class Runtime:
 
         Its beginning is in the loom when this returns: after a crash the entity can be resumed.
 
-        The arguments are those of `cast`.
+        The arguments are those of `cast`, and a `note` for yourself as for `Entity.post`.
         """
-        what = self._make_beginning("start", cantrip, intent, context, key, by, on_close, history=history)
+        what = self._make_beginning("start", cantrip, intent, context, key, by, on_close, history=history, note=note)
         return await self._beginnings.begin(what, waits=True)
 
     def stream(
@@ -750,6 +751,7 @@ class Runtime:
         name: str | None = None,
         context: Any = None,
         history: History = (),
+        note: Any = None,
         key: str | None = None,
         by: str = "",
         on_close: Literal["keep"] | None = None,
@@ -757,12 +759,12 @@ class Runtime:
         """Make a long-lived entity (D-001): it takes further intents with `send`, and remembers.
 
         `max_turns` counts anew for each intent, budgets over its life. A `name` can be looked up with `entity(name)`,
-        in any process that opens the loom. `key` and `by` as for `cast`. A long-lived entity always stays when its
-        runtime closes. Raises as `cast`, InvalidIntent if the name is invalid, and NameTaken if it is taken.
+        in any process that opens the loom. `key` and `by` as for `cast`, and `note` as for `Entity.post`. A long-lived
+        entity always stays when its runtime closes. Raises as `cast`, InvalidIntent if the name is invalid, and
+        NameTaken if it is taken.
         """
-        what = self._make_beginning(
-            "invoke", cantrip, intent, context, key, by, on_close, history=history, lasting=True, name=name
-        )
+        facts = {"history": history, "note": note, "lasting": True, "name": name}
+        what = self._make_beginning("invoke", cantrip, intent, context, key, by, on_close, **facts)
         return await self._beginnings.begin(what, waits=True)
 
     async def ensure(self, name: str, cantrip: Cantrip[Answer_co]) -> Entity[Answer_co]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal
 
 import anyio
 
@@ -20,6 +20,7 @@ from cantrip_actors.machine.project import (
     find_settled_at,
     get_outcome,
     has_taken,
+    list_intents,
 )
 from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.events.log_feed import EventFeed
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.face.entity import Entity
     from cantrip_actors.runtime.tree import Tree
 
+MOST_WAITING: Final = 10_000
+"""The most intents that are looked through for one that waits."""
 MailState = Literal["waiting", "working", "settled", "refused", "withdrawn"]
 
 
@@ -121,6 +124,20 @@ class Work(Generic[Answer_co]):
         if row is not None:
             return row.lane != CONTROL
         return has_taken(self._tree.store.records(self.entity_id), self._intent_key)
+
+    @property
+    def note(self) -> Any:
+        """The note that its sender keeps with the intent, without secrets; None without one, or once it is forgotten.
+
+        It reads the loom in the calling thread: see `Runtime.read`.
+        """
+        store = self._tree.store
+        intents = list_intents(store.records(self.entity_id))
+        note = next((intent.note for intent in intents if (intent.key or "") == self._intent_key), None)
+        if note is None and self.state == "waiting":
+            waiting = (mail for _, mail in store.pending(self.entity_id, MOST_WAITING))
+            note = next((mail.body.get("note") for mail in waiting if mail.key == self._intent_key), None)
+        return self._tree.guard.redactor.value(note)
 
     def find_outcome(self, *, redacted: bool = False) -> Outcome | None:
         """Return how its episode ended, with `redacted` without secrets; None while it has not ended.
@@ -279,6 +296,7 @@ class Work(Generic[Answer_co]):
         *,
         context: Any = None,
         history: History = (),
+        note: Any = None,
         cantrip: Cantrip[Answer_co] | None = None,
         key: str | None = None,
         by: str = "",
@@ -287,12 +305,14 @@ class Work(Generic[Answer_co]):
 
         `takes_more` says which of the two it is. A fork works with `cantrip`, as `fork_with`; a further intent has no
         choice. With a `key` a repeated call returns the same work, whatever was sent in between. The other arguments
-        are as for `Entity.send`. Raises UnfinishedWork while the episode has not ended, else as `Entity.post` and
+        are as for `Entity.post`. Raises UnfinishedWork while the episode has not ended, else as `Entity.post` and
         `fork_with`.
         """
         if await self._tree.in_store(partial(self._sends, key)):
-            return await self.entity.post(intent, context=context, history=history, key=key, by=by)
-        return await self.fork_with(intent, context=context, history=history, cantrip=cantrip, key=key, by=by)
+            return await self.entity.post(intent, context=context, history=history, note=note, key=key, by=by)
+        return await self.fork_with(
+            intent, context=context, history=history, note=note, cantrip=cantrip, key=key, by=by
+        )
 
     def _sends(self, key: str | None) -> bool:
         """Return whether `continue_with` sends; a repeated call does what the first one did."""
@@ -311,6 +331,7 @@ class Work(Generic[Answer_co]):
         *,
         context: Any = None,
         history: History = (),
+        note: Any = None,
         cantrip: Cantrip[Answer_co] | None = None,
         crystal: Crystal | str | None = None,
         key: str | None = None,
@@ -318,15 +339,13 @@ class Work(Generic[Answer_co]):
     ) -> Work[Answer_co]:
         """Continue from its last turn with a new entity, which is long-lived if the old one is; the old one stays.
 
-        The arguments are as for `Runtime.start_fork`. Raises UnfinishedWork while the episode has not ended, else as
-        `Runtime.start_fork`.
+        The arguments are as for `Runtime.start_fork`, and `note` as for `Entity.post`. Raises UnfinishedWork
+        while the episode has not ended, else as `Runtime.start_fork`.
         """
         turn = await self._tree.in_store(self._find_last_turn)
         lasting = await self._tree.in_store(self._is_lasting)
-        casts = self._tree.scheduler.casts
-        entity = await casts.fork(
-            self._make_loom(), turn, intent, crystal, cantrip, context, key, by, None, history=history, lasting=lasting
-        )
+        begin = partial(self._tree.scheduler.casts.fork, history=history, note=note, lasting=lasting)
+        entity = await begin(self._make_loom(), turn, intent, crystal, cantrip, context, key, by, None)
         return entity.work  # type: ignore[no-any-return]  # the scheduler, which has `casts`, knows no handles
 
     def check(self) -> None:

@@ -256,11 +256,14 @@ class Inboxes:
         sender: str = "",
         cantrip: Cantrip | None = None,
         history: tuple[PastMessage, ...] = (),
+        note: Any = None,
     ) -> Mail:
         """Return the mail of an intent for a root entity; `cantrip` is the one that its sender gave for it."""
         body = {"intent": text} if context is None else {"intent": text, "context": context}
         if history:
             body["history"] = msgspec.to_builtins(history)
+        if note is not None:
+            body["note"] = note
         mail = self.make_mail(entity_id, "intent", body, images, key=key, sender=sender, root=entity_id)
         mark = None if cantrip is None else self._core.cantrips.note_sent(entity_id, mail.key, cantrip)
         return mail if mark is None else msgspec.structs.replace(mail, dependencies=mark)

@@ -100,6 +100,7 @@ class Casts(Protocol):
         on_close: OnClose | None,
         *,
         history: History = (),
+        note: Any = None,
         lasting: bool = False,
     ) -> Any:
         """Begin an entity that continues from a turn in `loom`; return its handle."""
