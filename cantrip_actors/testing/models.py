@@ -117,7 +117,7 @@ def replace(crystal: str, stand_in: Crystal | str) -> Iterator[None]:
 
     Raises InvalidCantrip if `crystal` is no name, and if `stand_in` is no crystal.
     """
-check(is_text(crystal), "replace", 'the name of a crystal, as in "openai:gpt-6.1-sol"', crystal, InvalidCantrip)
+    check(is_text(crystal), "replace", 'the name of a crystal, as in "openai:gpt-6.1-sol"', crystal, InvalidCantrip)
     check_crystal("stand_in", stand_in)
     before = STAND_INS.get(crystal)
     STAND_INS[crystal] = resolve(stand_in)
