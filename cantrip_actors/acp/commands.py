@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from cantrip_actors import EntityStartedEvent, StepCompleteEvent, Usage
 from cantrip_actors.acp.session import EditorSession
 from cantrip_actors.acp.updates import title_of
 from cantrip_actors.stream.reading import read_events
+
+NO_TURN: Final = "No turn yet."
 
 
 class _Command(NamedTuple):
@@ -44,33 +46,38 @@ def read_number(text: str) -> int | None:
 
 
 async def _undo(session: EditorSession, _: str) -> str:
-    def look() -> tuple[list[str], str]:
-        begun = [turn.id for turn in session.thread()]
-        return begun, _find_first_turn_of_last_intent(session) if begun else ""
+    def look() -> tuple[list[str], set[str]]:
+        turns = session.thread()
+        entities = dict.fromkeys(turn.entity_id for turn in turns)
+        return [turn.id for turn in turns], {
+            first for entity in entities for first in _find_first_turns(session, entity)
+        }
 
-    begun, last = await session.runtime.read(look)
-    if not begun:
+    turns, first_turns = await session.runtime.read(look)
+    end = session.count_turns_before_next(turns)
+    if not end:
         return "There is nothing to undo."
-    at = begun.index(last) if last in begun else 0
-    session.go_back(begun[at - 1] if at else "")
-    place = "the beginning" if not at else f"turn {at} of {len(begun)}"
+    at = max((number for number in range(end) if turns[number] in first_turns), default=0)
+    session.go_back(turns[at - 1] if at else "")
+    place = "the beginning" if not at else f"turn {at} of {len(turns)}"
     return f"The next prompt continues from {place}. What came after stays in the loom."
 
 
-def _find_first_turn_of_last_intent(session: EditorSession) -> str:
-    """Return the id of the first turn that followed the newest intent."""
-    first = ""
+def _find_first_turns(session: EditorSession, entity_id: str) -> Iterator[str]:
+    """Yield the id of the first turn that followed each intent of an entity."""
     is_next = True
-    for event in read_events(session.runtime.loom.records(session.entity_id)):
+    for event in read_events(session.runtime.loom.records(entity_id)):
         if isinstance(event, EntityStartedEvent):
             is_next = True
         elif isinstance(event, StepCompleteEvent) and is_next:
-            first, is_next = event.turn_id, False
-    return first
+            yield event.turn_id
+            is_next = False
 
 
 async def _fork(session: EditorSession, rest: str) -> str:
     turns = await session.runtime.read(session.thread)
+    if not turns:
+        return NO_TURN
     number = read_number(rest)
     if number is None or not 1 <= number <= len(turns):
         return f"/fork N: expected the number of a turn from 1 to {len(turns)}; /tree shows them."
@@ -81,7 +88,7 @@ async def _fork(session: EditorSession, rest: str) -> str:
 async def _render_tree(session: EditorSession, _: str) -> str:
     turns = await session.runtime.read(session.thread)
     lines = [f"{n}. {title_of(turn.utterance or turn.observation)}" for n, turn in enumerate(turns, 1)]
-    return "\n".join(lines) or "No turn yet."
+    return "\n".join(lines) or NO_TURN
 
 
 async def _render_cost(session: EditorSession, _: str) -> str:

@@ -24,6 +24,7 @@ from cantrip_actors import (
     Entity,
     EntityEnded,
     Episode,
+    InvalidDecision,
     Request,
     Runtime,
     StepCompleteEvent,
@@ -67,6 +68,9 @@ from cantrip_actors.terms.messages import as_text
 
 KEY: Final = "acp:"
 """The prefix of the keys of sessions."""
+
+MOST_FORMS: Final = 3
+"""Forms in which the editor's user answers one question: a next one follows an answer that does not fit."""
 
 Notify = Callable[[str, Update], Awaitable[None]]
 
@@ -414,6 +418,12 @@ class EditorSession:
         """Let the next prompt continue from a turn; "" is the beginning."""
         self._fork_at = turn_id
 
+    def count_turns_before_next(self, turns: Sequence[str]) -> int:
+        """Return how many of the session's turns the next prompt continues, given the ids of all."""
+        if self._fork_at is None:
+            return len(turns)
+        return turns.index(self._fork_at) + 1 if self._fork_at in turns else 0
+
     def fold_next(self) -> None:
         """Request a fold of older turns before the next query."""
         self._folds = True
@@ -433,18 +443,29 @@ class EditorSession:
             return
         self._asked.add(request.id)
         try:
-            if request.kind == "question":
-                await self._put_question(request)
-            else:
-                await self._put_approval(request)
-        except (AlreadyDecided, EntityEnded, UnknownRequest):
-            pass  # another door decided, or the prompt was cancelled
-        except RequestError as error:
-            _log.warning("a request stays open: the editor did not ask its user", error=error.message)
+            why = await self._put(request)
+            if why is not None:
+                _log.warning("a request stays open", entity=request.entity, why=why)
+                await self._tell_who_decides(request, why)
         except PeerGone:
             _log.info("a request stays open: the editor has gone", entity=request.entity)
         finally:
             self._asked.discard(request.id)
+
+    async def _put(self, request: Request) -> str | None:
+        """Ask the editor's user, and record the decision; return why the request stays open, if it does."""
+        try:
+            if request.kind != "question":
+                await self._put_approval(request)
+            elif not await self._put_question(request):
+                return "the editor sent no answer"
+        except (AlreadyDecided, EntityEnded, UnknownRequest):
+            return None  # another door decided, or the prompt was cancelled
+        except RequestError as error:
+            return f"the editor did not ask you: {error.message}"
+        except CantripError as error:
+            return f"your decision was not recorded: {title_of(str(error))}"
+        return None
 
     async def _put_approval(self, request: Request) -> None:
         call: dict[str, Any] = {
@@ -491,23 +512,49 @@ class EditorSession:
         requests = await self.runtime.read(lambda: self.runtime.requests(entity=request.entity))
         return any(open_request.id == request.id for open_request in requests)
 
-    async def _put_question(self, request: Request) -> None:
+    async def _put_question(self, request: Request) -> bool:
+        """Put a question as a form, again with the mistake if an answer does not fit; return whether it is decided."""
         if not self._editor.capabilities.asks:
             note = "this editor has no form for questions: put it in your answer, and the user will reply"
             await self.runtime.decide(request.id, "deny", by=self.by, note=note, door=self.door)
-            return
+            return True
         schema = request.schema or {"type": "string"}
         is_object = schema.get("type") == "object"
         form = schema if is_object else {"type": "object", "properties": {"answer": schema}, "required": ["answer"]}
         question = {"mode": "form", "message": question_text(request), "requestedSchema": form}
-        reply = await self._editor.ask("elicitation/create", self.runtime.redact(question))
-        action = reply.get("action") if isinstance(reply, Mapping) else None
-        content = reply.get("content") if isinstance(reply, Mapping) else None
-        if action == "accept" and isinstance(content, Mapping):
-            answer = dict(content) if is_object else content.get("answer")
-            await self.runtime.decide(request.id, answer=answer, by=self.by, door=self.door)
-        elif action == "decline":
-            await self.runtime.decide(request.id, "deny", by=self.by, door=self.door)
+        mistake: InvalidDecision | None = None
+        for _ in range(MOST_FORMS):
+            action, content = _read_form(await self._editor.ask("elicitation/create", self.runtime.redact(question)))
+            if action == "decline":
+                await self.runtime.decide(request.id, "deny", by=self.by, door=self.door)
+                return True
+            if action != "accept" or content is None:
+                return False
+            answer = content if is_object else content.get("answer")
+            try:
+                await self.runtime.decide(request.id, answer=answer, by=self.by, door=self.door)
+            except InvalidDecision as invalid:
+                mistake = invalid
+                question["message"] = f"{title_of(str(invalid))}\n\n{question_text(request)}"
+            else:
+                return True
+        assert mistake is not None, "each form had a mistake"
+        raise mistake
+
+    async def _tell_who_decides(self, request: Request, why: str) -> None:
+        """Say in the session that its entity still waits for a person, and where one decides."""
+        await self.answer(
+            f"{title_of(request.gate)} still waits for a person ({why}). Decide with `cantrip requests {request.id}`, "
+            "or cancel the prompt."
+        )
+
+
+def _read_form(reply: Any) -> tuple[Any, dict[str, Any] | None]:
+    """Return what an editor's user did with a form, and what was filled in, from an answer of any shape."""
+    if not isinstance(reply, Mapping):
+        return None, None
+    content = reply.get("content")
+    return reply.get("action"), dict(content) if isinstance(content, Mapping) else None
 
 
 class _Pump:

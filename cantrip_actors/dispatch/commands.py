@@ -311,7 +311,7 @@ def _build_entry_json(entry: Entry) -> Any:
 def _render_table(rows: list[Any], width: int) -> Iterator[Text]:
     from rich.text import Text
 
-    longest = max((len(row.id) for row in rows), default=0) + 2
+    longest = max(len(name) for name in ("DISPATCH", *(row.id for row in rows))) + 2
     for at, row in enumerate(rows):
         if at == 0:
             yield Text(f"{'DISPATCH':<{longest}}{'STATUS':<11}{'PRIORITY':<10}{'MET':>5}  TITLE", "dim")

@@ -45,10 +45,11 @@ ALL = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True, "e
 
 
 class Refused(Exception):
-    """The agent answered with an error."""
+    """The agent answered with an error, or the editor does."""
 
     def __init__(self, error: dict[str, Any]) -> None:
         super().__init__(error["message"])
+        self.error = error
         self.code = error["code"]
 
 
@@ -142,7 +143,11 @@ class Editor:
             arrived.set()
 
     async def _respond(self, message: dict[str, Any]) -> None:
-        said = self._answers[message["method"]](message["params"])
+        try:
+            said = self._answers[message["method"]](message["params"])
+        except Refused as refusal:
+            await self.line(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": refusal.error}))
+            return
         if hasattr(said, "__await__"):
             said = await said
         if said is not None:

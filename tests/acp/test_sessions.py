@@ -411,6 +411,63 @@ async def test_a_question_needs_an_editor_with_forms() -> None:
         assert "the red one" in editor.text()
 
 
+def _refuse_to_ask(_: Any) -> Any:
+    raise Refused({"message": "no dialogs here", "code": -32601})
+
+
+@pytest.mark.rule("W-41", "W-42")
+@pytest.mark.parametrize(
+    ("method", "answer", "why"),
+    [
+        ("session/request_permission", _refuse_to_ask, "the editor did not ask you: no dialogs here"),
+        ("elicitation/create", _refuse_to_ask, "the editor did not ask you: no dialogs here"),
+        ("elicitation/create", lambda _: {"action": "cancel"}, "the editor sent no answer"),
+        ("elicitation/create", lambda _: [], "the editor sent no answer"),
+        ("elicitation/create", lambda _: {"action": "accept"}, "the editor sent no answer"),
+        (
+            "elicitation/create",
+            lambda _: {"action": "accept", "content": {"answer": "many"}},
+            "your decision was not recorded: answer: argument: 'many' is not of type 'integer'",
+        ),
+    ],
+)
+async def test_a_request_that_an_editor_does_not_answer_is_decided_elsewhere_and_the_prompt_says_so(
+    method: str, answer: Callable[[Any], Any], why: str
+) -> None:
+    asks = json.dumps({"text": "How many?", "schema": {"type": "integer"}})
+    prompt = 'pay {"amount": 3}' if method.startswith("session") else f"question {asks}"
+    recipe = helper()
+    async with (
+        Runtime.open("memory:", cantrips=[recipe]) as runtime,
+        edited(recipe, runtime=runtime, capabilities=ALL, answers={method: answer}) as editor,
+    ):
+        session = await new(editor)
+        under_way = await editor.begin("session/prompt", {"sessionId": session, "prompt": prompt})
+        await editor.until(lambda: "Decide with" in editor.text())
+        (request,) = runtime.requests()
+        assert f"still waits for a person ({why}" in editor.text()
+        assert f"`cantrip requests {request.id}`" in editor.text()
+        decided: Any = {"decision": "allow"} if method.startswith("session") else {"answer": 5}
+        await runtime.decide(request.id, **decided)
+        assert await editor.end(under_way) == {"stopReason": "end_turn"}
+
+
+@pytest.mark.rule("ACP-16")
+async def test_a_form_with_a_mistake_is_shown_again_with_the_mistake() -> None:
+    messages: list[str] = []
+
+    def fill(params: Any) -> Any:
+        messages.append(params["message"])
+        return {"action": "accept", "content": {"answer": "many" if len(messages) == 1 else 5}}
+
+    ask = json.dumps({"text": "How many?", "schema": {"type": "integer"}})
+    async with edited(helper(), capabilities=ALL, answers={"elicitation/create": fill}) as editor:
+        assert await editor.prompt(await new(editor), f"question {ask}") == "end_turn"
+        assert "5" in editor.text()
+    assert "'many' is not of type 'integer'" in messages[1]
+    assert messages[1].endswith(messages[0])
+
+
 # Sessions that continue
 
 
@@ -591,6 +648,35 @@ async def test_undo_of_the_first_prompt_begins_anew() -> None:
         await editor.prompt(session, "/undo")
         await editor.prompt(session, "anew")
         assert editor.text().endswith("anew is number 1")
+
+
+async def test_each_undo_goes_one_prompt_further_back_across_forks() -> None:
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        await editor.prompt(session, "/fork 1")
+        assert editor.text() == "No turn yet."
+        for text in ("one", "two", "three", "/undo", "/undo", "other", "/undo"):
+            await editor.prompt(session, text)
+        assert "other is number 2" in editor.text()
+        await editor.prompt(session, "last")
+        assert editor.text().endswith("last is number 2")
+        for _ in range(3):
+            await editor.prompt(session, "/undo")
+        assert editor.text().endswith("There is nothing to undo.")
+        await editor.prompt(session, "anew")
+        assert editor.text().endswith("anew is number 1")
+
+
+async def test_an_undo_after_an_undo_by_another_program_goes_one_prompt_further_back() -> None:
+    recipe = helper()
+    async with Runtime.open("memory:", cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
+        session = await new(editor)
+        for text in ("one", "two", "three"):
+            await editor.prompt(session, text)
+        assert await runtime.get_entity(session).undo()
+        await editor.prompt(session, "/undo")
+        await editor.prompt(session, "other")
+        assert editor.text().endswith("other is number 2")
 
 
 # What the editor lends

@@ -63,6 +63,13 @@ class TestNew:
         assert (record.status, record.entries[0].by, record.entries[0].author) == ("queued", "human", "ann")
         assert cantrip("dispatch", "ls").out.splitlines()[1].startswith(f"{ID}  queued     high        0/1  Mend")
 
+    @pytest.mark.rule("F-47")
+    def test_the_columns_of_short_ids_stand_below_their_titles(self, cantrip, dispatched):
+        dispatched(dispatch_id="a")
+        title, row = cantrip("dispatch", "ls").out.splitlines()
+        assert title.split() == ["DISPATCH", "STATUS", "PRIORITY", "MET", "TITLE"]
+        assert title.index("STATUS") == row.index("queued")
+
     @pytest.mark.rule("F-03")
     def test_a_contract_is_dispatched_only_once(self, cantrip, dispatched):
         logs = dispatched()
