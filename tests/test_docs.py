@@ -5,7 +5,8 @@ A page is one program, run from top to bottom in an empty folder, in one namespa
 - ``python`` blocks are executed; a block may use ``await`` and ``async with`` at its top level;
 - a block with ``file=NAME`` after its language is written to that file first (a recipe that a later command reads);
 - ``console`` blocks: each line ``$ cantrip ...`` or ``$ python ...`` is run, and must succeed, or exit with what a
-  comment says (``# exit 3``). What stands below it is compared with what it prints; ``...`` matches anything;
+  comment says (``# exit 3``). What stands below it is compared with what it prints; ``...`` matches anything. A
+  comment that begins with ``# until`` or ``# needs`` says why a command is not run;
 - a block of a comparison whose statements are counted says so, ``python counted``;
 - a block that cannot run says so in its language, ``python no-run``, and begins with a comment that says why.
 """
@@ -33,6 +34,7 @@ from tests.forked import COMMAND, PROGRAM, Forked
 ROOT = Path(__file__).parent.parent
 FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>`{3,})(?P<info>[^`\n]*)$")
 COMMAND_LINE = re.compile(r"^\$ (?P<line>(?:cantrip|python)\b.*?)(?:\s+# exit (?P<code>\d+))?$")
+NOT_RUN = re.compile(r"  # (until|needs) ")
 SECONDS = 60
 
 
@@ -80,7 +82,7 @@ def commands(text: str) -> Iterator[Command]:
         if line.startswith("$"):
             if found:
                 yield Command(found["line"], int(found["code"] or 0), "\n".join(shown).strip())
-            found, shown = COMMAND_LINE.match(line), []
+            found, shown = None if NOT_RUN.search(line) else COMMAND_LINE.match(line), []
         else:
             shown.append(line)
 
@@ -275,6 +277,9 @@ class TestRunner:
         self.run('```console\n$ python -c "raise SystemExit(3)"  # exit 3\n```\n')
         with pytest.raises(pytest.fail.Exception, match="exited with 3"):
             self.run('```console\n$ python -c "raise SystemExit(3)"\n```\n')
+
+    def test_a_command_that_needs_something_or_does_not_end_is_not_run(self) -> None:
+        self.run("```console\n$ cantrip serve a.yaml  # until ctrl-C\nserving\n$ python a.py  # needs a key\n```\n")
 
     def test_commands_other_than_cantrip_and_python_are_not_run(self) -> None:
         self.run("```console\n$ make nonsense\n```\n")

@@ -12,6 +12,7 @@ LINES = {
     "Claude Opus": re.compile(r"\bclaude-opus-(\d+(?:-\d{1,2})?)(?![\w.-])"),
     "Claude Sonnet": re.compile(r"\bclaude-sonnet-(\d+(?:-\d{1,2})?)(?![\w.-])"),
     "Claude Haiku": re.compile(r"\bclaude-haiku-(\d+(?:-\d{1,2})?)(?![\w.-])"),
+    "GPT": re.compile(r"\bgpt-(\d+(?:\.\d+)?)(?:-sol)?(?![\w.-])"),
     "Gemini Pro": re.compile(r"\bgemini-(\d+(?:\.\d+)?)-pro(?:-preview)?(?![\w.-])"),
     "Gemini Flash": re.compile(r"\bgemini-(\d+(?:\.\d+)?)-flash(?:-preview)?(?![\w.-])"),
 }

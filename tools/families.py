@@ -45,14 +45,15 @@ HEAD = f"""\
 {BEGIN}
 # What each provider is sent
 
-For those who want to know what a setting of `Call` becomes at their provider, and what is left out or changed. Each
-line is a setting, and what the request of the model named has more because of it. The tests hold each of these
-requests against the types that the provider publishes.
+After this page you know how each setting of `Call` arrives at your provider. Each line has a setting, and the fields
+that it adds to the request for the named model. The tests check these requests against the types that the provider
+publishes.
 
-What a family has no field for is left out, and every answer says so: `metadata["left_out"]` of its `Response`, which
-the loom keeps with the utterance. What a *model* refuses is learnt from its refusal for an hour: the nearest value
-that it takes (`metadata["adjusted"]` has what was wanted and what was sent), or nothing (`left_out`). A value that no
-model takes raises `ProviderError`. Of an entity, `turn.left_out` and `turn.adjusted` say the same for each turn.
+If a family has no field for a setting, the request leaves it out, and the answer says so: `metadata["left_out"]` of
+the `Response`, which the loom stores with the utterance. If a *model* refuses a value, later requests of the next
+hour have the nearest value that it takes (`metadata["adjusted"]` has the wanted value and the sent one), or leave the
+setting out. A value that no model takes raises `ProviderError`. `turn.left_out` and `turn.adjusted` say the same for
+each turn of an entity.
 """
 
 READ = ToolDefinition("read", "Read a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
@@ -111,11 +112,11 @@ def families() -> list[Family]:
     cloud = bedrock("us.anthropic.claude-sonnet-5-5", region="us-east-1", api_key="k")
     return [
         Family("anthropic", anthropic("claude-sonnet-5-5", api_key="k"), "`ANTHROPIC_API_KEY`"),
-        Family("openai", openai("gpt-5", api_key="k"), "`OPENAI_API_KEY`"),
-        Family("openai-chat", openai("gpt-4.1", chat=True, api_key="k"), "`OPENAI_API_KEY`"),
+        Family("openai", openai("gpt-6.1-sol", api_key="k"), "`OPENAI_API_KEY`"),
+        Family("openai-chat", openai("gpt-6.1-sol", chat=True, api_key="k"), "`OPENAI_API_KEY`"),
         Family("google", google("gemini-3.1-pro-preview", api_key="k"), "`GEMINI_API_KEY` or `GOOGLE_API_KEY`"),
         Family("openrouter", openrouter("anthropic/claude-sonnet-4.5", api_key="k"), "`OPENROUTER_API_KEY`"),
-        Family("xai", xai("grok-4", api_key="k"), "`XAI_API_KEY`"),
+        Family("xai", xai("grok-4.7", api_key="k"), "`XAI_API_KEY`"),
         Family("mistral", mistral("mistral-medium-latest", api_key="k"), "`MISTRAL_API_KEY`"),
         Family("cohere", cohere("command-a-03-2025", api_key="k"), "`CO_API_KEY` or `COHERE_API_KEY`"),
         Family("ollama", ollama("qwen3", context_window=32_768), "none, or `OLLAMA_API_KEY`"),

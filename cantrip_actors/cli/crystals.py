@@ -30,7 +30,9 @@ def _group() -> None:
 
 @app.command(
     "check",
-    epilog=examples("cantrip crystals check anthropic:claude-sonnet-5-5", "cantrip crystals check openai:gpt-5 --json"),
+    epilog=examples(
+        "cantrip crystals check anthropic:claude-sonnet-5-5", "cantrip crystals check openai:gpt-6.1-sol --json"
+    ),
 )
 def check(
     crystal: Annotated[str, typer.Argument(metavar="CRYSTAL", help="For example anthropic:MODEL; its key is needed.")],

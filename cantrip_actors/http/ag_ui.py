@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from cantrip_actors.http.front_ends import ShownCall, StreamPart
+from cantrip_actors.http.front_ends import ShownCall, ShownChild, StreamPart
+from cantrip_actors.observe.batching import Batching
 from cantrip_actors.observe.segments import Piece
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.stream.events import RequestedEvent
@@ -23,7 +24,9 @@ APPROVAL: Final = {
 
 
 class AgUiEvents:
-    """Writes the events of one run. Requests to people are interrupts of the run."""
+    """Writes the events of one run. Requests to people are interrupts of the run, and children are its subagents."""
+
+    child_batching = Batching(interval=0.0)
 
     def __init__(self, thread_id: str, run_id: str, work_id: str) -> None:
         self._run = {"threadId": thread_id, "runId": run_id}
@@ -43,20 +46,26 @@ class AgUiEvents:
 
     def add_piece(self, piece: Piece) -> Iterator[StreamPart]:
         """Yield a step of a text or a reasoning."""
-        id = {"messageId": f"{self._work_id}:{piece.kind}:{piece.number}"}
-        is_text = piece.kind == "message"
-        name = "TEXT_MESSAGE" if is_text else "REASONING_MESSAGE"
-        match piece.step:
-            case "begin":
-                if not is_text:
-                    yield {"type": "REASONING_START", **id}
-                yield {"type": f"{name}_START", **id, "role": "assistant" if is_text else "reasoning"}
-            case "grow":
-                yield {"type": f"{name}_CONTENT", **id, "delta": piece.text}
-            case "end":
-                yield {"type": f"{name}_END", **id}
-                if not is_text:
-                    yield {"type": "REASONING_END", **id}
+        yield from _write_piece(piece, {"messageId": f"{self._work_id}:{piece.kind}:{piece.number}"})
+
+    def begin_child(self, child: ShownChild) -> Iterator[StreamPart]:
+        """Yield the beginning of a subagent."""
+        id = {"subagentRunId": child.id, "name": "child", "description": child.intent}
+        is_below = child.parent_id is not None  # its call is not shown
+        above = {"parentSubagentRunId": child.parent_id} if is_below else {"parentToolCallId": child.call_id}
+        yield {"type": "SUBAGENT_STARTED", **id, **above}
+
+    def add_child_piece(self, child: ShownChild, piece: Piece) -> Iterator[StreamPart]:
+        """Yield a step of a text or a reasoning of a subagent."""
+        id = {"messageId": f"{child.id}:{piece.kind}:{piece.number}", "subagentRunId": child.id}
+        yield from _write_piece(piece, id)
+
+    def end_child(self, child: ShownChild, error: str | None) -> Iterator[StreamPart]:
+        """Yield the end of a subagent."""
+        if error is None:
+            yield {"type": "SUBAGENT_FINISHED", "subagentRunId": child.id}
+        else:
+            yield {"type": "SUBAGENT_ERROR", "subagentRunId": child.id, "message": f"it ended: {error}", "code": error}
 
     def call_gate(self, call: ShownCall) -> Iterator[StreamPart]:
         """Yield a call with its arguments."""
@@ -110,3 +119,19 @@ class AgUiEvents:
     def _make_result(self, call: ShownCall, text: str, *, is_error: bool) -> StreamPart:
         result = {"type": "TOOL_CALL_RESULT", "messageId": f"{self._work_id}:{call.id}", "toolCallId": call.id}
         return {**result, "content": text, "role": "tool", **({"metadata": {"isError": True}} if is_error else {})}
+
+
+def _write_piece(piece: Piece, id: StreamPart) -> Iterator[StreamPart]:
+    is_text = piece.kind == "message"
+    name = "TEXT_MESSAGE" if is_text else "REASONING_MESSAGE"
+    match piece.step:
+        case "begin":
+            if not is_text:
+                yield {"type": "REASONING_START", **id}
+            yield {"type": f"{name}_START", **id, "role": "assistant" if is_text else "reasoning"}
+        case "grow":
+            yield {"type": f"{name}_CONTENT", **id, "delta": piece.text}
+        case "end":
+            yield {"type": f"{name}_END", **id}
+            if not is_text:
+                yield {"type": "REASONING_END", **id}

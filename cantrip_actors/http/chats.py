@@ -35,6 +35,7 @@ from cantrip_actors.http.front_end_models import (
     UiPartJson,
 )
 from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart
+from cantrip_actors.http.nested_events import NestedEvents
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
@@ -370,35 +371,44 @@ def _stream(
     limiter = call.service.limiter
     with ExitStack() as stack:
         stack.enter_context(limiter.stream(call.token))
-        events = _encode(call, work, encoder, last)
+        nested = NestedEvents(call, work)
+        events = _encode(call, work, nested, encoder, last)
         on_close = stack.pop_all().close
-    return EventStreamResponse(events, limiter.limits.patience, on_close, headers={**HEADERS, **headers})
+    return EventStreamResponse(
+        events, limiter.limits.patience, on_close, beside=nested.run, headers={**HEADERS, **headers}
+    )
 
 
-async def _encode(call: HttpCall, work: Work, encoder: FrontEndEncoder, last: bytes) -> AsyncGenerator[bytes]:
+async def _encode(
+    call: HttpCall, work: Work, nested: NestedEvents, encoder: FrontEndEncoder, last: bytes
+) -> AsyncGenerator[bytes]:
     """Yield an episode as server-sent events, up to its end or to the first open request to a person."""
     yield _write(encoder.begin())
-    events = work.events(deltas=True)
     try:
-        while not events.has_ended:
-            event = None
+        while True:
+            item = None
             with anyio.move_on_after(QUIET):
-                event = await anext(events)
-            if event is None:
+                item = await nested.receive()
+            if item is None:
                 yield COMMENT
+                continue
+            event = item.event
+            if not item.is_own:
+                yield _write(call.redact_for_token(encoder.add_child(event)))
                 continue
             yield _write(call.redact_for_token(encoder.add(event)))
             if isinstance(event, RequestedEvent) and await call.read(partial(_is_open, call, event)):
                 yield _write(call.redact_for_token(encoder.ask(event)))
                 break
-    except StopAsyncIteration:
-        try:
-            await work.episode()
-        except CantripError as error:
-            problem = problem_of(error)
-            yield _write(call.redact_for_token(encoder.fail(problem.kind, problem.detail)))
+    except anyio.EndOfStream:
+        if not nested.has_ended:
+            try:
+                await work.episode()
+            except CantripError as error:
+                problem = problem_of(error)
+                yield _write(call.redact_for_token(encoder.fail(problem.kind, problem.detail)))
     finally:
-        events.close()
+        nested.close()
     yield last
 
 

@@ -1,8 +1,9 @@
 """The events of one episode as parts of a front end's stream. Pure: the dialects beside it say how parts are written.
 
 Every dialect has the same parts: a turn begins and ends, a text or a reasoning grows, a gate is called and answers, a
-person is asked, the episode ends. `FrontEndEncoder` finds them in events; a `FrontEndDialect` writes each of them as
-messages in JSON. `done` is no call: its argument is the answer.
+person is asked, the episode ends; and within a call, a child begins, its texts and its reasoning grow, it ends.
+`FrontEndEncoder` finds them in events; a `FrontEndDialect` writes each of them as messages in JSON. `done` is no call:
+its argument is the answer.
 
 A stream that waits for a person ends, because that is how these protocols ask, and the entity goes on waiting. The
 client comes back with the decision. Its stream is made from the beginning of the episode again, without the parts
@@ -19,8 +20,10 @@ from cantrip_actors.observe.processor import Processor
 from cantrip_actors.observe.segments import Piece, Segments
 from cantrip_actors.stream.events import (
     DecidedEvent,
+    DelegatedEvent,
     EntityEndedEvent,
     EntityEvent,
+    EntityStartedEvent,
     EpisodeEndedEvent,
     RequestedEvent,
     RewardedEvent,
@@ -46,8 +49,20 @@ class ShownCall(NamedTuple):
     args: Mapping[str, Any]
 
 
+class ShownChild(NamedTuple):
+    """A child that works for a call of a gate; `parent_id` is the child that has made this call, if one has."""
+
+    id: str
+    intent: str
+    call_id: str
+    parent_id: str | None
+
+
 class FrontEndDialect(Protocol):
     """How one protocol writes the parts of a stream."""
+
+    child_batching: Batching
+    """How often the growing texts of children are written."""
 
     def begin(self) -> Iterator[StreamPart]:
         """Yield the beginning of the stream."""
@@ -70,6 +85,15 @@ class FrontEndDialect(Protocol):
     def deny(self, call: ShownCall) -> Iterator[StreamPart]:
         """Yield that a person did not allow a call."""
 
+    def begin_child(self, child: ShownChild) -> Iterator[StreamPart]:
+        """Yield the beginning of a child."""
+
+    def add_child_piece(self, child: ShownChild, piece: Piece) -> Iterator[StreamPart]:
+        """Yield a step of a text or a reasoning of a child."""
+
+    def end_child(self, child: ShownChild, error: str | None) -> Iterator[StreamPart]:
+        """Yield the end of a child; `error` says why it has no answer."""
+
     def ask(self, request: RequestedEvent) -> Iterator[StreamPart]:
         """Yield the question to a person, and the end of the stream."""
 
@@ -78,6 +102,17 @@ class FrontEndDialect(Protocol):
 
     def fail(self, code: str, message: str) -> Iterator[StreamPart]:
         """Yield the end of an episode that failed."""
+
+
+class _ChildTexts:
+    """The growing texts of one child."""
+
+    def __init__(self, call_id: str, parent_id: str | None, batching: Batching) -> None:
+        self.call_id, self.parent_id = call_id, parent_id
+        self.shown: ShownChild | None = None
+        """The child, once it has begun."""
+        self.processor = Processor(lambda: 0.0, batching)
+        self.segments = Segments()
 
 
 class FrontEndEncoder:
@@ -97,6 +132,8 @@ class FrontEndEncoder:
         """The calls without an answer."""
         self._asking: dict[str, str] = {}
         """The call of each open request."""
+        self._children: dict[str, _ChildTexts] = {}
+        """The children that calls wait for."""
 
     def begin(self) -> Iterator[StreamPart]:
         """Yield the parts before all events."""
@@ -111,15 +148,20 @@ class FrontEndEncoder:
             return [*(self._dialect.begin_turn(self._turn_id) if is_last else ()), *parts]
         return [] if self._undecided else parts
 
+    def add_child(self, event: EntityEvent) -> list[StreamPart]:
+        """Return the parts of an event of a child."""
+        parts = list(self._read_child(event))
+        return [] if self._undecided else parts
+
     def ask(self, request: RequestedEvent) -> list[StreamPart]:
         """Return the question to a person for an open request, and the end of the stream."""
         pieces = self._segments.finish(request.text) if request.is_utterance else ()
         ends = [part for piece in pieces for part in self._dialect.add_piece(piece)]
-        return [*ends, *self._end_turn(), *self._dialect.ask(request)]
+        return [*ends, *self._end_children(), *self._end_turn(), *self._dialect.ask(request)]
 
     def fail(self, code: str, message: str) -> list[StreamPart]:
         """Return the end of an episode that failed."""
-        return [*self._end_turn(), *self._dialect.fail(code, message)]
+        return [*self._end_children(), *self._end_turn(), *self._dialect.fail(code, message)]
 
     def _read(self, event: EntityEvent) -> Iterator[StreamPart]:
         if isinstance(event, StepEvent) and event.turn_id != self._turn_id and not isinstance(event, RewardedEvent):
@@ -135,6 +177,8 @@ class FrontEndEncoder:
             case RequestedEvent(is_utterance=False):
                 yield from self._call(event.tool_call_id, event.gate, event.args)
                 self._asking[event.request_id] = event.tool_call_id
+            case DelegatedEvent() if event.tool_call_id in self._calls:
+                self._children[event.child] = self._make_texts(event.tool_call_id, None)
             case DecidedEvent():
                 yield from self._decide(event)
             case ToolResultEvent():
@@ -160,6 +204,7 @@ class FrontEndEncoder:
         if event.args is not None or event.tool_call_id is None:
             yield from self._call(call_id, event.gate, event.args)
         call = self._calls.pop(call_id, None)
+        yield from self._end_children(call_id)
         if call is not None:
             yield from self._dialect.add_result(call, event.result, is_error=event.is_error)
 
@@ -170,8 +215,51 @@ class FrontEndEncoder:
         if outcome.reason in ("failed", "crashed"):
             yield from self.fail(outcome.reason, outcome.error or "the entity failed")
         else:
+            yield from self._end_children()
             yield from self._end_turn()
             yield from self._dialect.end(outcome)
+
+    # Children
+
+    def _make_texts(self, call_id: str, parent_id: str | None) -> _ChildTexts:
+        return _ChildTexts(call_id, parent_id, self._dialect.child_batching)
+
+    def _read_child(self, event: EntityEvent) -> Iterator[StreamPart]:
+        texts = self._children.get(event.entity_id)
+        if texts is None:  # its call has its result
+            return
+        if isinstance(event, EntityStartedEvent) and texts.shown is None:
+            texts.shown = ShownChild(event.entity_id, event.intent, texts.call_id, texts.parent_id)
+            yield from self._dialect.begin_child(texts.shown)
+        if texts.shown is None:
+            return
+        for output in texts.processor.process(event, event.at):
+            for piece in texts.segments.add(output):
+                yield from self._dialect.add_child_piece(texts.shown, piece)
+        match event:
+            case DelegatedEvent():
+                self._children[event.child] = self._make_texts(event.tool_call_id, event.entity_id)
+            case ToolResultEvent():
+                yield from self._end_children(event.tool_call_id, event.entity_id)
+            case EntityEndedEvent():
+                yield from self._end_child(event.entity_id, None if event.reason == "terminated" else event.reason)
+
+    def _end_children(self, call_id: str | None = None, parent_id: str | None = None) -> Iterator[StreamPart]:
+        """End the children of a call, if their ends have not come; without one, all of them."""
+        for id, texts in list(self._children.items()):
+            if call_id is None or (texts.call_id, texts.parent_id) == (call_id, parent_id):
+                yield from self._end_child(id, "cancelled")
+
+    def _end_child(self, id: str, error: str | None) -> Iterator[StreamPart]:
+        """End a child, after those below it."""
+        for below, texts in list(self._children.items()):
+            if texts.parent_id == id:
+                yield from self._end_child(below, "cancelled")
+        texts = self._children.pop(id)
+        if texts.shown is not None:
+            for piece in texts.segments.finish(None):
+                yield from self._dialect.add_child_piece(texts.shown, piece)
+            yield from self._dialect.end_child(texts.shown, error)
 
     def _end_turn(self) -> Iterator[StreamPart]:
         if self._is_in_turn:

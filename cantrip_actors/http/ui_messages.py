@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from cantrip_actors.http.front_ends import ShownCall, StreamPart
+from cantrip_actors.http.front_ends import ShownCall, ShownChild, StreamPart
+from cantrip_actors.observe.batching import WHOLE_TEXTS
 from cantrip_actors.observe.segments import Piece
 from cantrip_actors.stream.events import RequestedEvent
 from cantrip_actors.terms.messages import as_text
@@ -22,11 +23,16 @@ class UiMessages:
     """Writes the parts of one assistant message.
 
     Calls of gates are `tool-NAME` parts that the provider executes. A deferred call and a question are the client's to
-    answer with `addToolOutput`; a `data-question` part has the text of a question and its schema.
+    answer with `addToolOutput`; a `data-question` part has the text of a question and its schema. While children work
+    for a call, a message with their texts is its preliminary output.
     """
+
+    child_batching = WHOLE_TEXTS
 
     def __init__(self, message_id: str) -> None:
         self._message_id = message_id
+        self._nested: dict[str, dict[tuple[str, int], StreamPart]] = {}
+        """The texts of the children of each call, by child and number."""
 
     def begin(self) -> Iterator[StreamPart]:
         """Yield the beginning of the message."""
@@ -65,6 +71,33 @@ class UiMessages:
     def deny(self, call: ShownCall) -> Iterator[StreamPart]:
         """Yield that a person did not allow a call."""
         yield {"type": "tool-output-denied", "toolCallId": call.id}
+
+    def begin_child(self, child: ShownChild) -> Iterator[StreamPart]:  # noqa: ARG002  # its first text shows it
+        """Yield nothing: a child is shown with its first text."""
+        yield from ()
+
+    def add_child_piece(self, child: ShownChild, piece: Piece) -> Iterator[StreamPart]:
+        """Yield the texts of a call's children so far, as one message."""
+        parts = self._nested.setdefault(child.call_id, {})
+        begun = {"type": _NAMES[piece.kind], "text": "", "state": "streaming"}
+        part = parts.setdefault((child.id, piece.number), begun)
+        match piece.step:
+            case "begin":
+                return
+            case "grow":
+                part["text"] += piece.text
+            case "end":
+                part["state"] = "done"
+        yield {
+            "type": "tool-output-available",
+            "toolCallId": child.call_id,
+            "output": {"id": child.call_id, "role": "assistant", "parts": [dict(part) for part in parts.values()]},
+            "preliminary": True,
+        }
+
+    def end_child(self, child: ShownChild, error: str | None) -> Iterator[StreamPart]:  # noqa: ARG002
+        """Yield nothing: the output of the call says what came of it."""
+        yield from ()
 
     def ask(self, request: RequestedEvent) -> Iterator[StreamPart]:
         """Yield an approval request, a question, or a call that the client has to answer; the answer continues it.

@@ -250,11 +250,14 @@ class ToolResultEvent(StepEvent, frozen=True, gc=False):
 
 
 class DelegatedEvent(StepEvent, frozen=True, gc=False):
-    """A child begins; `trace` is the `traceparent` of the span of the call."""
+    """A child begins; `trace` is the `traceparent` of the span of the call. The call does not wait for a child in the
+    background (`is_background`).
+    """
 
     tool_call_id: str
     child: str
     trace: str | None = None
+    is_background: bool = False
 
 
 class RequestedEvent(StepEvent, frozen=True, gc=False):

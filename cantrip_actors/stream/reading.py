@@ -266,7 +266,9 @@ _READ: Final[dict[type[Record], Callable[[Any, float], Iterable[EntityEvent]]]] 
         ),
     ),
     ChildStarted: lambda record, at: (
-        DelegatedEvent(record.entity_id, at, record.turn_id, record.tool_call_id, record.child_id, record.trace),
+        DelegatedEvent(
+            record.entity_id, at, record.turn_id, record.tool_call_id, record.child_id, record.trace, record.background
+        ),
     ),
     Sampled: lambda record, at: (
         SampledEvent(record.entity_id, at, record.turn_id, record.tool_call_id, record.crystal, record.usage),

@@ -8,7 +8,7 @@ import anyio
 from pydantic import BaseModel
 
 from cantrip_actors import Cantrip, Circle, CrystalError, ask_first, gate, scripted
-from cantrip_actors.wards import max_turns
+from cantrip_actors.wards import max_depth, max_turns
 
 
 class Invoice(BaseModel):
@@ -93,6 +93,8 @@ def answer_words(last: Any) -> dict[str, Any]:
     if word == "weather":
         call = {"gate": "weather", "args": {"city": rest}}
         return {"content": "Let me look.", "thinking": "Which city?", "tool_calls": [call]}
+    if word == "delegate":
+        return {"content": "I delegate.", "tool_calls": [{"gate": "call_agent", "args": {"intent": rest}}]}
     if word == "pay":
         return {"content": "I pay.", "tool_calls": [{"gate": "pay", "args": {"amount": int(rest)}}]}
     if word == "slow":
@@ -104,7 +106,9 @@ def answer_words(last: Any) -> dict[str, Any]:
 
 ASSISTANT = Cantrip(
     scripted(answer),
-    circle=Circle(["done", "question", locate, weather, nap, ask_first(pay)], [max_turns(9)]),
+    circle=Circle(
+        ["done", "question", "call_agent", locate, weather, nap, ask_first(pay)], [max_turns(9), max_depth(1)]
+    ),
     name="assistant",
 )
 

@@ -40,6 +40,7 @@ OF_APIS: Final = {
 OF_FRONT_ENDS: Final = {
     **COMMON,
     "gates": "reasoning and calls of gates",
+    "children": "texts of children",
     "approvals": "approvals",
     "questions": "questions",
     "client tools": "the page's tools",

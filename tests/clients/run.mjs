@@ -314,6 +314,22 @@ trial("useChat", "gates", async () => {
   assert.equal(chat.text, "Let me look.|It said: sunny in Oslo");
 });
 
+trial("useChat", "children", async () => {
+  const chat = new Chat("assistant");
+  const texts = [];
+  const { replaceMessage } = chat.state;
+  chat.state.replaceMessage = (at, message) => {
+    const call = message.parts.find(part => part.type === "tool-call_agent");
+    if (call?.preliminary) texts.push(call.output.parts.map(part => part.text).join("|"));
+    replaceMessage(at, message);
+  };
+  await chat.say("delegate hello");
+  assert.equal(texts.at(-1), "you said: hello");
+  const [call] = chat.parts("tool-call_agent");
+  assert.deepEqual([call.output, call.preliminary], ["you said: hello", undefined]);
+  assert.equal(chat.text, "I delegate.|It said: you said: hello");
+});
+
 trial("useChat", "approvals", async () => {
   for (const approved of [true, false]) {
     const chat = new Chat("assistant");
@@ -409,6 +425,19 @@ trial("AG-UI", "gates", async () => {
   assert.equal(content(run, "tool"), "sunny in Oslo");
   assert.match(content(run, "assistant"), /It said: sunny in Oslo/);
   assert.equal(content(run, "reasoning"), "Which city?");
+});
+
+trial("AG-UI", "children", async () => {
+  const on = agent("assistant");
+  const events = [];
+  on.subscribe({
+    onSubagentStartedEvent: ({ event }) => void events.push(event.description),
+    onTextMessageContentEvent: ({ event }) => void (event.subagentRunId && events.push(event.delta)),
+    onSubagentFinishedEvent: ({ event }) => void events.push(event.type),
+  });
+  const run = await say(on, "delegate hello");
+  assert.deepEqual([events[0], events.slice(1, -1).join(""), events.at(-1)], ["hello", "you said: hello", "SUBAGENT_FINISHED"]);
+  assert.equal(content(run, "tool"), "you said: hello");
 });
 
 trial("AG-UI", "approvals", async () => {

@@ -1,4 +1,4 @@
-"""The fixtures for pytest: the recipes of docs/testing.md, looms, and a plugin that is inert unless it is used."""
+"""The fixtures for pytest: the recipes of two pages, looms, and a plugin that is inert unless it is used."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ import pytest
 
 from tests.loom import postgres
 
-pytestmark = [pytest.mark.rule("Y-42"), pytest.mark.real_time]
+pytestmark = [pytest.mark.rule("Y-42", "L-13"), pytest.mark.real_time]
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "testing.md"
+PAGES = [Path(__file__).parent.parent.parent / "docs" / f"{name}.md" for name in ("testing", "supervisors")]
 PLUGIN = "cantrip_actors.testing.pytest_plugin"
 
 
 def write_recipes(pytester: pytest.Pytester, names: Sequence[str]) -> None:
-    blocks = dict(re.findall(r"```python file=(\S+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL))
-    for name in names:
-        (pytester.path / name).write_text(blocks[name], encoding="utf-8")
+    """Write these files of each page into a folder for that page."""
+    for page in PAGES:
+        (pytester.path / f"of_{page.stem}").mkdir()
+        blocks = dict(re.findall(r"```python file=(\S+)\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL))
+        for name in names:
+            (pytester.path / f"of_{page.stem}" / name).write_text(blocks[name], encoding="utf-8")
 
 
 def run(pytester: pytest.Pytester, *options: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess("-p", PLUGIN, "-p", "no:cacheprovider", "-Werror", *options)
+    always = ("-p", PLUGIN, "-p", "no:cacheprovider", "--import-mode=importlib", "-Werror")
+    return pytester.runpytest_subprocess(*always, *options)
 
 
 def test_the_recipes_for_anyio_and_trio_run(pytester: pytest.Pytester) -> None:
     write_recipes(pytester, ["test_with_anyio.py", "test_with_trio.py"])
-    run(pytester, "-p", "no:asyncio").assert_outcomes(passed=3)
+    run(pytester, "-p", "no:asyncio").assert_outcomes(passed=6)
 
 
 @pytest.mark.skipif(find_spec("pytest_asyncio") is None, reason="pytest-asyncio: make setup installs it")
@@ -37,10 +41,10 @@ def test_the_recipes_for_anyio_and_trio_run(pytester: pytest.Pytester) -> None:
 def test_the_recipe_for_asyncio_runs(pytester: pytest.Pytester, mode: str) -> None:
     write_recipes(pytester, ["conftest.py", "test_with_asyncio.py"])
     if mode == "auto":
-        path = pytester.path / "test_with_asyncio.py"
-        path.write_text(path.read_text(encoding="utf-8").replace("@pytest.mark.asyncio\n", ""), encoding="utf-8")
+        for path in pytester.path.glob("*/test_with_asyncio.py"):
+            path.write_text(path.read_text(encoding="utf-8").replace("@pytest.mark.asyncio\n", ""), encoding="utf-8")
     options = ("-o", f"asyncio_mode={mode}", "-o", "asyncio_default_fixture_loop_scope=function")
-    run(pytester, *options).assert_outcomes(passed=1)
+    run(pytester, *options).assert_outcomes(passed=2)
 
 
 def test_a_test_without_the_fixtures_imports_nothing_of_the_package(pytester: pytest.Pytester) -> None:
