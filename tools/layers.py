@@ -106,6 +106,8 @@ ROWS: dict[str, Row] = {
     "bench.peers": _row("cantrip_actors bench stream conformance", None),
     # The bench installs the peers, opens the stores and draws as `bench peers` does.
     "bench.service": _row("cantrip_actors bench bench.peers stream", None),
+    "bench.delays": _row("cantrip_actors bench conformance", None),
+    "bench.partition": _row("cantrip_actors bench bench.service conformance", None),
     "bench.cluster": _row("cantrip_actors bench bench.cluster_node conformance", None),
     "bench.cluster_node": _row("cantrip_actors conformance", None),
     "conformance": _row("cantrip_actors supervisors", None),
