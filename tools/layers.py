@@ -52,7 +52,7 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.page": _row(""),
     "cantrip_actors.stream": _row("terms redact records machine", "msgspec orjson", IMPURE),
     "cantrip_actors.loom": _row("terms own_files redact records machine stream page", f"{COMMON} msgspec psycopg"),
-    "cantrip_actors.crystal": _row("terms user_code redact records stream", f"{COMMON} genai_prices httpx yaml"),
+    "cantrip_actors.crystal": _row("terms user_code redact records stream", f"{COMMON} genai_prices httpx httpx2 yaml"),
     "cantrip_actors.circle": _row(
         "terms user_code own_files redact records machine",
         f"{COMMON} httpx jsonschema msgspec playwright pydantic_core pydantic_monty pyseccomp wasmtime"
@@ -106,6 +106,8 @@ ROWS: dict[str, Row] = {
     "bench.peers": _row("cantrip_actors bench stream conformance", None),
     # The bench installs the peers, opens the stores and draws as `bench peers` does.
     "bench.service": _row("cantrip_actors bench bench.peers stream", None),
+    "bench.delays": _row("cantrip_actors bench conformance", None),
+    "bench.partition": _row("cantrip_actors bench bench.service conformance", None),
     "bench.cluster": _row("cantrip_actors bench bench.cluster_node conformance", None),
     "bench.cluster_node": _row("cantrip_actors conformance", None),
     "conformance": _row("cantrip_actors supervisors", None),

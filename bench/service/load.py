@@ -28,10 +28,11 @@ class LoadError(Exception):
 
 @dataclass
 class _Tally:
-    """The answers so far: the seconds until the first text of each, and until its end."""
+    """The answers so far: the seconds until the first text of each, and until its end, and their events."""
 
     firsts: list[float] = field(default_factory=list)
     wholes: list[float] = field(default_factory=list)
+    events: int = 0
 
 
 async def drive(port: int, clients: int, seconds: float, read_cpu: Callable[[], float]) -> dict[str, float]:
@@ -47,6 +48,7 @@ async def drive(port: int, clients: int, seconds: float, read_cpu: Callable[[], 
     return {
         "cpu_us": spent / len(tally.wholes) * 1e6,
         "requests_s": len(tally.wholes) / took,
+        "events": tally.events / len(tally.wholes),
         "first_ms": median(tally.firsts) * 1e3,
         "whole_ms": median(tally.wholes) * 1e3,
     }
@@ -82,6 +84,7 @@ async def _ask(port: int, tally: _Tally, end: float) -> None:
                     first = time.perf_counter() - began
             if REPORT not in answer:
                 raise LoadError(f"answered without a report: {bytes(answer[-200:])!r}")
+            tally.events += answer.count(b"event: ")
             tally.firsts.append(first)
             tally.wholes.append(time.perf_counter() - began)
             is_last = time.perf_counter() >= end

@@ -15,6 +15,7 @@ __all__ = ["as_json", "as_text", "find_ratio", "write_bars"]
 TABLES = {
     "cpu_us": "CPU microseconds a request, all workers together",
     "requests_s": "Requests a second",
+    "events": "Events of an answer",
     "first_ms": "Milliseconds until the first text, median",
     "whole_ms": "Milliseconds until the answer, median",
 }

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypedDict, cast
 from urllib.parse import unquote
 
 import anyio
@@ -53,6 +53,12 @@ from cantrip_actors.terms.arguments import check, is_number
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Response
+from cantrip_actors.user_code.http_clients import get_http_errors, is_http_client
+
+if TYPE_CHECKING:
+    import httpx2
+
+    UserClient: TypeAlias = httpx.AsyncClient | httpx2.AsyncClient
 
 GRACE: Final = 2.0
 """Seconds that a server has to end its stream after the response is complete."""
@@ -134,7 +140,7 @@ class ConnectionSettings(TypedDict, total=False):
     """The key, or a function that returns it for each query; by default it is in the environment."""
     headers: Mapping[str, str] | None
     """Further headers of each request, for a proxy or a gateway."""
-    client: httpx.AsyncClient | None
+    client: httpx.AsyncClient | httpx2.AsyncClient | None
     """The client that sends the requests; its owner closes it. By default the crystal has its own."""
     timeouts: Timeouts | None
     """Seconds to connect, to the first token, and between tokens."""
@@ -167,7 +173,7 @@ def _find_redirect_address(response: httpx.Response) -> str | None:
     requested_url = response.request.url
     try:
         moved = requested_url.join(response.headers.get("location", ""))
-    except httpx.InvalidURL:
+    except get_http_errors("InvalidURL"):
         return None
     is_safe = moved.scheme == requested_url.scheme or (moved.scheme, requested_url.scheme) == ("https", "http")
     is_same_port = moved.port == requested_url.port or moved.scheme != requested_url.scheme
@@ -250,7 +256,7 @@ class Client:
         key: Callable[[], str | None],
         key_header: tuple[str, str],
         headers: Mapping[str, str] | None = None,
-        client: httpx.AsyncClient | None = None,
+        client: UserClient | None = None,
         timeouts: Timeouts | None = None,
         record: str | Path | None = None,
         access: Access | None = None,
@@ -264,6 +270,8 @@ class Client:
                 f"{provider}: base_url: expected an address such as https://api.example/v1, got "
                 f"{render_url(base_url)}; write %40, %2F, %3F, %23 for @, /, ?, # in a password"
             ) from None
+        expected = "an AsyncClient of httpx or httpx2, or None"
+        check(client is None or is_http_client(client), f"{provider}: client", expected, client, InvalidCantrip)
         self.base_url = base_url
         self.timeouts = timeouts or Timeouts()
         self._key = key
@@ -296,7 +304,7 @@ class Client:
             if scope.cancelled_caught and not (decoder.complete or decoder.over):
                 raise self._make_stall_error(decoder)
             response = decoder.finish()
-        except httpx.HTTPError as error:
+        except get_http_errors("HTTPError") as error:
             raise self._make_unreachable_error(error) from None  # its request has the key
         except CrystalError as error:
             error.args = (self._scrub(_redact(str(error), request.secrets)),)
@@ -323,7 +331,7 @@ class Client:
                     if largest == LARGEST_ANSWER:  # of a larger file, each line is checked
                         check_values(answer)
                     return answer
-        except httpx.HTTPError as error:
+        except get_http_errors("HTTPError") as error:
             raise self._make_unreachable_error(error) from None  # its request has the key
         except TimeoutError:
             raise ProviderError(f"{self.provider}: no whole answer came for {self.timeouts.first:g} s") from None
@@ -359,7 +367,7 @@ class Client:
                     scope.deadline = anyio.current_time() + GRACE
                 elif further:  # some servers mark each of their chunks as the last
                     scope.deadline = anyio.current_time() + (GRACE if is_complete else self.timeouts.between)
-        except httpx.HTTPError:
+        except get_http_errors("HTTPError"):
             if not decoder.complete:
                 raise
         finally:
@@ -406,7 +414,7 @@ class Client:
 
     @asynccontextmanager
     async def _send(
-        self, client: httpx.AsyncClient, method: str, url: str, body: bytes, own: Mapping[str, str]
+        self, client: UserClient, method: str, url: str, body: bytes, own: Mapping[str, str]
     ) -> AsyncIterator[httpx.Response]:
         key = self._choose_key(url)
         if key and not (key.isascii() and key.isprintable()):
@@ -425,12 +433,12 @@ class Client:
             headers[name] = f"{headers[name]},{value}" if name in headers and name != "content-type" else value
         if not key and self._access is not None:
             headers.update(await self._access.make_headers(method, url, body))
-        timeout = httpx.Timeout(None, connect=self.timeouts.connect)
+        timeout = (self.timeouts.connect, None, None, None)  # connect, read, write, pool
         async with client.stream(method, url, content=body, headers=headers, timeout=timeout) as response:
-            yield response
+            yield cast("httpx.Response", response)  # one of httpx2 has the same interface
 
     @asynccontextmanager
-    async def _open_client(self) -> AsyncIterator[httpx.AsyncClient]:
+    async def _open_client(self) -> AsyncIterator[UserClient]:
         kept = self._open.get(current_token()) if self._open else None
         if self._client is not None:
             yield self._client
@@ -483,13 +491,15 @@ class Client:
             return ProviderError(f"{self.provider}: no more came for {self.timeouts.between:g} s (between tokens)")
         return ProviderError(f"{self.provider}: nothing came for {self.timeouts.first:g} s (first token)")
 
-    def _make_unreachable_error(self, error: httpx.HTTPError) -> ProviderError:
+    def _make_unreachable_error(self, error: Exception) -> ProviderError:
         message = self._scrub(str(error))
         kind = type(error).__name__
         description = f"{kind}: {message}" if message else kind
         return ProviderError(
             f"{self.provider} could not be reached: {description}",
-            retryable=False if isinstance(error, (httpx.UnsupportedProtocol, httpx.LocalProtocolError)) else None,
+            retryable=False
+            if isinstance(error, get_http_errors("UnsupportedProtocol", "LocalProtocolError"))
+            else None,
         )
 
     def _scrub(self, text: str) -> str:

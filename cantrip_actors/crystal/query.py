@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-import sys
 import threading
 import time
 import weakref
@@ -68,6 +67,7 @@ from cantrip_actors.terms.messages import (
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.user_code import Failure, Threads, attempt, text_of
 from cantrip_actors.user_code import attempt_now as call_now
+from cantrip_actors.user_code.http_clients import get_http_errors
 
 FAREWELL: Final = 5.0
 """Seconds that a cancelled caller waits for the provider to end the work on its query."""
@@ -442,13 +442,11 @@ def _translate_error(crystal: Crystal, error: BaseException) -> CrystalError:
         return CrystalError(f"{get_crystal_name(crystal)}: something that the crystal waited for was cancelled")
     text = text_of(leaf)
     message = f"{type(leaf).__name__}: {text}" if text else type(leaf).__name__
-    httpx = sys.modules.get("httpx")  # not imported for this: an exception of httpx means that httpx is imported
-    if httpx is not None and isinstance(leaf, httpx.HTTPStatusError):
-        return ProviderError(
-            text, status=leaf.response.status_code, retry_after=find_retry_after(leaf.response.headers, time.time())
-        )
-    unreached = (ConnectionError, TimeoutError, *(() if httpx is None else (httpx.TransportError,)))
-    if isinstance(leaf, unreached):
+    if isinstance(leaf, get_http_errors("HTTPStatusError")):
+        refusal: Any = leaf
+        retry_after = find_retry_after(refusal.response.headers, time.time())
+        return ProviderError(text, status=refusal.response.status_code, retry_after=retry_after)
+    if isinstance(leaf, (ConnectionError, TimeoutError, *get_http_errors("TransportError"))):
         return ProviderError(f"{get_crystal_name(crystal)} could not be reached: {message}")
     return CrystalError(f"crystal raised {message}")
 

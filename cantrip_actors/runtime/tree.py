@@ -447,11 +447,15 @@ class Tree(Core):
         if not self.store.shared:
             forgotten: Forgotten = await self.writer.call(Forget(wanted, self._is_loaded))
             return forgotten
+        replaced = wanted._replace(scrubs=False)
         async with self.launcher.lock("forget"):  # one at a time: each holds the leases of the entities
             try:  # as another process would: entities go on meanwhile
-                return await self._forget_in_thread(wanted)
+                forgotten = await self._forget_in_thread(replaced)
             except Fenced:  # a tree was unloaded meanwhile
-                return await self._forget_in_thread(wanted)
+                forgotten = await self._forget_in_thread(replaced)
+        if wanted.scrubs:
+            await self.access.scrub(lambda: self.launcher.lock("forget"))
+        return forgotten
 
     async def _forget_in_thread(self, wanted: Wanted) -> Forgotten:
         await self.append(())  # earlier releases of leases are in the store

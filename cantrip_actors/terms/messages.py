@@ -420,7 +420,7 @@ def _is_wide_json(value: Any) -> bool:
             if not _is_text(item):
                 return False
         elif isinstance(item, int):
-            if item.bit_length() > _WIDEST:
+            if not -_TOO_LARGE < item < _TOO_LARGE:
                 return False
         elif item is not None and not isinstance(item, float):
             return False
@@ -430,8 +430,8 @@ def _is_wide_json(value: Any) -> bool:
 _DEEPEST: Final = 200
 """Levels of nesting, about as many as orjson takes."""
 
-_WIDEST: Final = 14_000
-"""Bits of a whole number: Python writes and reads 4,300 decimal digits and no more."""
+_TOO_LARGE: Final = 10**4_300
+"""The first whole number that is too large: Python writes and reads 4,300 decimal digits and no more."""
 
 
 def as_text(value: Any) -> str:

@@ -51,7 +51,7 @@ def _render_line(path: Path, error: Any, args: Mapping[str, Any]) -> str:
         return f'missing required argument "{where}"'
     if error["type"] == "extra_forbidden":
         return f'unexpected argument "{where}"'
-    message = error["msg"].lower()
+    message = error["msg"][:1].lower() + error["msg"][1:]  # the rest may quote values, patterns and users' own words
     for python, json in _MEANT:
         if python in message:
             before, _, after = message.partition(python)

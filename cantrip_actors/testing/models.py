@@ -11,9 +11,10 @@ from cantrip_actors.crystal.scripted import Scripted, scripted
 from cantrip_actors.crystal.stand_ins import REFUSING, STAND_INS, RealQuery
 from cantrip_actors.terms.arguments import check, is_text
 from cantrip_actors.terms.circle import Circle
-from cantrip_actors.terms.crystal import Crystal
+from cantrip_actors.terms.crystal import Crystal, check_crystal
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import Invocation
+from cantrip_actors.terms.own_gate_names import USE_GATE
 from cantrip_actors.testing.json_values import make_value, make_values
 
 if TYPE_CHECKING:
@@ -79,8 +80,8 @@ def obedient(circle: Circle) -> Scripted:
     """Return a crystal that calls each gate of the circle once, in order, with arguments that fit, and then `done`.
 
     It shows whether every gate takes the arguments that its schema allows. Each entity begins with the first gate.
-    Gates of the runtime, such as `call_agent` and `question`, are left out. A text with a `pattern` is not made to fit
-    it: the entity observes what is wrong.
+    Gates of the runtime, such as `call_agent`, `question` and `use_gate`, are left out. A text with a `pattern` is not
+    made to fit it: the entity observes what is wrong.
 
     Raises InvalidCantrip for a circle that runs programs: there a model writes no calls.
     """
@@ -88,7 +89,8 @@ def obedient(circle: Circle) -> Scripted:
         raise InvalidCantrip(
             f"obedient: expected a circle of tools, got one that runs programs in {circle.medium_name}"
         )
-    called = [gate for gate in circle.open_gates.values() if gate.kind == "function"]
+    other_way = USE_GATE if circle.has_calls_by_name else None  # the gates that it calls are called themselves
+    called = [gate for gate in circle.open_gates.values() if gate.kind == "function" and gate.name != other_way]
     done = next((gate for gate in circle.open_gates.values() if gate.kind == "done"), None)
     steps: list[Any] = [_call(gate.name, gate.definition.parameters) for gate in called]
     steps.append("done" if done is None else _call(done.name, done.definition.parameters))
@@ -116,6 +118,7 @@ def replace(crystal: str, stand_in: Crystal | str) -> Iterator[None]:
     Raises InvalidCantrip if `crystal` is no name, and if `stand_in` is no crystal.
     """
     check(is_text(crystal), "replace", 'the name of a crystal, as in "openai:gpt-6.1-sol"', crystal, InvalidCantrip)
+    check_crystal("stand_in", stand_in)
     before = STAND_INS.get(crystal)
     STAND_INS[crystal] = resolve(stand_in)
     try:

@@ -89,6 +89,12 @@ class TestTask:
         assert response.worker_output["result"]["value"] == (10**40 + 1) * (-(10**40) + 1)
         assert response.task["a"] == 10**40 + 1
 
+    @pytest.mark.rule("A-03", "V-02")
+    async def test_numbers_of_4300_digits_are_exact(self):
+        task = ArithmeticTask(op="SUB", a=10**4300 - 1, b=1)
+        response = await run(task, dispatcher=make_agent_dispatcher(), tool_registry=make_tool_registry())
+        assert response.worker_output["result"]["value"] == 10**4300 - 2
+
 
 class TestPlanner:
     @pytest.mark.rule("A-04")

@@ -41,7 +41,7 @@ def read_answer(query: dict[str, object]) -> tuple[str, str, str]:
 def make_figures(**cpu: float) -> ServiceFigures:
     names = {"ours": OURS, "peer": PEER.name}
     figures = {
-        Cell(names[key], 1, 50): {"cpu_us": value, "requests_s": 10.0, "first_ms": 1.0, "whole_ms": 2.0}
+        Cell(names[key], 1, 50): {"cpu_us": value, "requests_s": 10.0, "events": 30.0, "first_ms": 1.0, "whole_ms": 2.0}
         for key, value in cpu.items()
     }
     return ServiceFigures(figures, {Cell(POSTGRES.name, 1, 50): "no Postgres"}, 1, {PEER.name: "pydantic-ai 9"})
@@ -92,10 +92,10 @@ def test_a_service_that_does_not_start_is_not_tried_again_and_the_others_run() -
     assert Cell(OURS, 4, 50) in measured.figures
 
 
-def test_what_cannot_be_installed_or_has_no_store_is_a_line() -> None:
+def test_a_service_that_cannot_be_installed_or_has_no_store_is_a_line() -> None:
     @contextmanager
     def start(*_):
-        yield lambda clients: {"cpu_us": 1.0, "requests_s": 1.0, "first_ms": 1.0, "whole_ms": 1.0}
+        yield lambda clients: {"cpu_us": 1.0, "requests_s": 1.0, "events": 1.0, "first_ms": 1.0, "whole_ms": 1.0}
 
     def find_python(service):
         if service is PEER:
@@ -158,6 +158,7 @@ def test_the_cpu_is_shared_by_the_requests() -> None:
     requests = 0.5e6 / figures["cpu_us"]
     assert requests == pytest.approx(round(requests))
     assert requests >= 3
+    assert figures["events"] == 2
     assert figures["first_ms"] <= figures["whole_ms"]
 
 

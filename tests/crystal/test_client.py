@@ -7,6 +7,7 @@ import zlib
 
 import anyio
 import httpx
+import httpx2
 import pytest
 
 from cantrip_actors.crystal.client import GRACE, Timeouts
@@ -14,7 +15,7 @@ from cantrip_actors.crystal.constructors import anthropic, google, local, openai
 from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.crystal.replay import recordings, replay
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, failing, garbage, rate_limited
-from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Invocation, Message
 from cantrip_actors.terms.retry import Retry
 from tests.crystal.asking import TOOLS
@@ -122,14 +123,33 @@ class TestAnswers:
             await put(crystal)
             assert time.monotonic() - started < GRACE / 2
 
-    async def test_a_client_of_the_user_is_used_and_stays_open(self):
-        async with FaultyServer([Reply(body("google"))]) as server, httpx.AsyncClient() as client:
+    @pytest.mark.rule("L-21")
+    @pytest.mark.parametrize("library", [httpx, httpx2])
+    async def test_a_client_of_the_user_is_used_and_stays_open(self, library):
+        async with FaultyServer([Reply(body("google"))]) as server, library.AsyncClient() as client:
             crystal = made("google", server.url, client=client, headers={"x-mine": "1"})
             await put(crystal)
             await put(crystal)
             assert not client.is_closed
             assert server.connections == 1
             assert server.requests[0].headers["x-mine"] == "1"
+
+    @pytest.mark.rule("L-21")
+    @pytest.mark.parametrize("library", [httpx, httpx2])
+    @pytest.mark.parametrize(("error", "is_final"), [("ConnectError", False), ("UnsupportedProtocol", True)])
+    async def test_an_error_of_a_users_client_is_one_of_the_provider(self, library, error, is_final):
+        def fail(request):
+            raise getattr(library, error)("no route", request=request)
+
+        async with library.AsyncClient(transport=library.MockTransport(fail)) as client:
+            with pytest.raises(ProviderError, match=f"could not be reached: {error}: no route") as raised:
+                await put(made("anthropic", "http://127.0.0.1:9", client=client))
+        assert (raised.value.retryable is False) is is_final
+
+    @pytest.mark.rule("L-21")
+    def test_a_client_of_another_library_is_refused_when_the_crystal_is_made(self):
+        with pytest.raises(InvalidCantrip, match="client: expected an AsyncClient of httpx or httpx2, or None, got"):
+            made("anthropic", "http://127.0.0.1:9", client=httpx.Client())
 
     async def test_one_crystal_answers_many_queries_at_once(self):
         async with FaultyServer([Reply(body("anthropic"), drip=100)]) as server:

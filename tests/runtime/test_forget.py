@@ -296,3 +296,24 @@ def test_synchronous_code_forgets_with_a_handle_and_backs_up(tmp_path):
         assert runtime.forget(entity, by="anna").entities == (entity.id,)
         assert runtime.backup(tmp_path / "backup.db").forgotten == 1
         assert runtime.prune("1d").entities == ()
+
+
+@pytest.mark.rule("C-50")
+async def test_entities_that_are_forgotten_at_once_share_the_rewriting_of_the_file(tmp_path, monkeypatch):
+    async with Runtime.open(f"sqlite:{tmp_path}/loom.db") as runtime:
+        store, rewritten = runtime._tree.store, []
+        scrub = type(store).scrub
+
+        def count_and_scrub(self) -> None:
+            rewritten.append(1)
+            scrub(self)
+
+        monkeypatch.setattr(type(store), "scrub", count_and_scrub)
+        ids = [(await runtime.cast(secret(), "MARK-intent")).entity_id for _ in range(8)]
+        async with anyio.create_task_group() as tasks:
+            for entity_id in ids:
+                tasks.start_soon(runtime.forget, entity_id)
+        assert 1 <= len(rewritten) <= 3
+        assert files_with(tmp_path, b"MARK") == []
+        await runtime.forget(ids[0])  # again: it finishes what a crash may have interrupted
+        assert len(rewritten) <= 4

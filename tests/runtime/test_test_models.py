@@ -111,6 +111,14 @@ async def test_an_obedient_model_calls_each_gate_once_with_arguments_that_fit() 
     assert first["to"] == Address(street="text", number=1)
 
 
+async def test_an_obedient_model_calls_gates_on_demand_once() -> None:
+    circle = Circle(["done"], [max_turns(5)], on_demand=[order, look])
+    async with Runtime.open("memory:") as runtime:
+        episode = await runtime.cast(Cantrip(obedient(circle), circle=circle), "go")
+    named = [(call.gate, call.is_error) for turn in episode.thread for call in turn.gate_calls]
+    assert named == [("find_gates", False), ("order", False), ("look", False), ("done", False)]
+
+
 def test_a_circle_that_runs_programs_has_no_obedient_model() -> None:
     with pytest.raises(InvalidCantrip, match="expected a circle of tools, got one that runs programs in python"):
         obedient(Circle(["done"], [max_turns(2)], medium="python"))
@@ -149,12 +157,18 @@ async def test_a_query_is_refused_without_a_key_too(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["", None, 5])
-def test_a_stand_in_for_what_is_no_name_is_refused(name: Any) -> None:
+def test_a_stand_in_for_a_crystal_without_a_valid_name_is_refused(name: Any) -> None:
     with pytest.raises(InvalidCantrip, match="replace: expected the name of a crystal"), replace(name, scripted([])):
         pass
 
 
 @pytest.mark.real_time
+@pytest.mark.parametrize("stand_in", [None, 5, "nofamily:x", object()])
+def test_a_stand_in_that_is_not_a_crystal_is_refused(stand_in: Any) -> None:
+    with pytest.raises(InvalidCantrip, match="stand_in: "), replace("openai:gpt-5", stand_in):
+        raise AssertionError
+
+
 async def test_a_server_on_this_machine_is_no_provider() -> None:
     async with FaultyServer([Reply(body("local"))]) as server, local(server.url, "m") as model:
         with refuse_real_queries():

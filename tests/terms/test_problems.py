@@ -1,6 +1,9 @@
 """Descriptions of invalid arguments, in terms of JSON."""
 
+from typing import Annotated, Literal
+
 import pytest
+from pydantic import AfterValidator, Field
 
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import gate
@@ -12,6 +15,22 @@ from cantrip_actors.terms.wrapping import Refused
 @gate
 async def find(query: str, limit: int | str = 5, where: dict[str, int] | None = None) -> str:
     """Find."""
+    return ""
+
+
+def check_code(code: str) -> str:
+    if not code.startswith("DE"):
+        raise ValueError("a code begins with DE")
+    return code
+
+
+@gate
+async def move(
+    side: Literal["North", "South"] = "North",
+    code: Annotated[str, AfterValidator(check_code)] = "DE1",
+    key: Annotated[str, Field(pattern="^[A-Z]+$")] = "A",
+) -> str:
+    """Move."""
     return ""
 
 
@@ -57,6 +76,9 @@ def refused(one: Gate, **args: object) -> str:
             {"query": "x", "where": {"a": "b"}},
             "argument \"where.a\": input should be a valid integer, unable to parse string as an integer, got 'b'",
         ),
+        (move, {"side": "north"}, "argument \"side\": input should be 'North' or 'South', got 'north'"),
+        (move, {"code": "fr1"}, "argument \"code\": value error, a code begins with DE, got 'fr1'"),
+        (move, {"key": "a"}, "argument \"key\": string should match pattern '^[A-Z]+$', got 'a'"),
         (find, {"limt": 1}, 'missing required argument "query"; unexpected argument "limt"'),
     ],
 )

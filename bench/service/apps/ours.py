@@ -11,7 +11,7 @@ from fastapi.responses import StreamingResponse
 
 from bench.service.apps.wire import INSTRUCTIONS, LOOM, MODEL, PROVIDER, Question, Report, render_event, respond
 from bench.service.where import note_phases
-from cantrip_actors import Cantrip, DeltaEvent, Runtime, ToolCallEvent, ToolResultEvent, gate
+from cantrip_actors import Cantrip, DeltaEvent, Runtime, TextEvent, ToolCallEvent, ToolResultEvent, gate
 from cantrip_actors.crystals import openai
 
 
@@ -54,11 +54,17 @@ async def ask(question: Question, request: Request) -> StreamingResponse:
 
 
 async def _stream(runtime: Runtime, question: Question) -> AsyncIterator[str]:
+    shown = ""
     async with runtime.stream(agent, question.city) as run:
         async for event in run.events():
             match event:
                 case DeltaEvent(kind="message", text=text) if text:
+                    shown += text
                     yield render_event("text", text)
+                case TextEvent(text=text):  # a reader that is late gets the rest of a text at once
+                    if rest := text[len(shown) :]:
+                        yield render_event("text", rest)
+                    shown = ""
                 case ToolCallEvent(gate="weather", args=args):
                     yield render_event("call", {"tool": "weather", "args": args})
                 case ToolResultEvent(gate="weather", result=result):

@@ -20,7 +20,7 @@ SECONDS: Final = 30.0
 @gate(idempotent=True, read_only=True, timeout=SECONDS, risks=["untrusted_content", "way_out"])
 async def fetch(
     url: Annotated[str, Field(max_length=8192, description="an http or https address")],
-    client: Injected[Any] = None,  # an httpx.AsyncClient
+    client: Injected[Any] = None,  # an AsyncClient of httpx or httpx2
     allow_private: Injected[bool] = False,
     max_bytes: Injected[int] = BYTES,
     images: Injected[bool] = False,  # if False, an image is refused

@@ -27,6 +27,7 @@ from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidImage
 from cantrip_actors.terms.file import LARGEST
 from cantrip_actors.terms.image import Image
+from cantrip_actors.user_code.http_clients import get_http_errors
 
 HOPS: Final = 5
 """Redirects that are followed."""
@@ -161,14 +162,14 @@ async def _get(
         request = _build_request(client, url, address)
         try:
             response = await client.send(request, stream=True, follow_redirects=False)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+        except get_http_errors("ConnectError", "ConnectTimeout") as error:
             unreached = str(error) or "no connection"
             continue
-        except httpx.TransportError as error:
+        except get_http_errors("TransportError") as error:
             raise GateError(f"{_shorten(url)} did not answer: {type(error).__name__}: {error}") from error
         try:
             return await _read_response(response, url, most)
-        except httpx.TransportError as error:
+        except get_http_errors("TransportError") as error:
             raise GateError(f"{_shorten(url)}: the answer broke off: {type(error).__name__}: {error}") from error
         finally:
             await response.aclose()
@@ -179,10 +180,10 @@ def _build_request(client: httpx.AsyncClient, url: httpx.URL, address: str | Non
     """Return the request, sent to `address` if one is given, with the name in the Host header and in TLS."""
     headers = {"accept-encoding": "gzip"}
     if address is None:
-        return client.build_request("GET", url, headers=headers)
+        return client.build_request("GET", str(url), headers=headers)
     headers["host"] = url.netloc.decode("ascii")
     extensions = {"sni_hostname": url.raw_host.decode("ascii")}
-    return client.build_request("GET", url.copy_with(host=address), headers=headers, extensions=extensions)
+    return client.build_request("GET", str(url.copy_with(host=address)), headers=headers, extensions=extensions)
 
 
 async def _read_response(response: httpx.Response, url: httpx.URL, most: _Most) -> str | Image | httpx.URL:

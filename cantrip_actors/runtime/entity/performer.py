@@ -453,22 +453,34 @@ class Performer:
 
     async def _consult(self, consult: Consult) -> Event:
         """Wait until a person has decided; return that decision, or the event of other control mail."""
-        cell = self._cell
-        inbox = self._environment.inboxes.attach(cell)
-        if inbox.signal is None:
-            await self.open_inbox()
-        inbox.is_watched = False
+        await self._watch_inbox()
         with self._waiting("person"):
             while (event := await self._reader.take_control() or self._deny_unattended(consult)) is None:
                 await self._wait_for_mail()
         return event
 
-    async def _pause(self, pause: Pause) -> Elapsed:
-        """Wait for the next period of a budget, an hour at most: the loop asks the clock again."""
+    async def _pause(self, pause: Pause) -> Event:
+        """Wait for the next period of a budget, an hour at most: the loop asks the clock again.
+
+        A stop or an interrupt ends the wait. Other mail is taken before the next query.
+        """
         _log.info("budget used up", entity=self._cell.entity_id, ward=pause.ward, seconds=round(pause.seconds))
+        await self._watch_inbox()
+        until = anyio.current_time() + min(pause.seconds, CLOCK_CHECK)
         with self._waiting("budget"):
-            await anyio.sleep(min(pause.seconds, CLOCK_CHECK))
-        return Elapsed()
+            while (event := await self._reader.take_decisive()) is None:
+                with anyio.CancelScope(deadline=until) as scope:
+                    await self._wait_for_mail()
+                if scope.cancelled_caught:
+                    return Elapsed()
+        return event
+
+    async def _watch_inbox(self) -> None:
+        """Have the entity notified of the mail that comes while it waits."""
+        inbox = self._environment.inboxes.attach(self._cell)
+        if inbox.signal is None:
+            await self.open_inbox()
+        inbox.is_watched = False
 
     async def open_inbox(self) -> None:
         """Read the mail that waits for the entity, and have it notified of new mail."""

@@ -7,6 +7,7 @@ thread is at work there, no attempt is made: the event loop would wait for the i
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Final, TypeVar
 
 import anyio
@@ -32,6 +33,9 @@ class StoreAccess:
         self._writer = anyio.CapacityLimiter(1)
         self._at_work = 0
         """The number of threads that are at work, or are about to be."""
+        self._scrubbing = anyio.Lock(fast_acquire=True)
+        self._deletions = self._scrubbed = 0
+        """The number of calls of `scrub`, and of the newest one whose deletion is scrubbed."""
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, as `Store.attempt`. Raises Postponed."""
@@ -70,6 +74,21 @@ class StoreAccess:
         with scope:
             result = await self._run(work, self._writer)
         return result  # noqa: RET504  # mypy: a scope may end without its return
+
+    async def scrub(self, lock_deletions: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+        """Free the store of the bytes of what was deleted before this call, as `Store.scrub`.
+
+        It may rewrite the whole file, so calls that wait together share it: it begins after the deletions that already
+        wait for their lock, which each deletion holds. Raises LoomError.
+        """
+        self._deletions += 1
+        deletion = self._deletions
+        async with self._scrubbing:
+            if self._scrubbed < deletion:
+                async with lock_deletions():
+                    deletions = self._deletions
+                    await self.run_in_thread(self._store.scrub)
+                self._scrubbed = deletions
 
     async def close(self) -> None:
         """Close the store."""

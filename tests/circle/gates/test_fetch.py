@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import anyio
 import httpx
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -261,14 +262,16 @@ class TestPrivateAddresses:
         assert sent[0].headers["host"] == "public.example:8443"
         assert sent[0].extensions["sni_hostname"] == "public.example"
 
-    async def test_the_next_address_is_tried_when_one_cannot_be_reached(self, monkeypatch):
-        def answer(request: httpx.Request) -> httpx.Response:
+    @pytest.mark.rule("L-21")
+    @pytest.mark.parametrize("library", [httpx, httpx2])
+    async def test_the_next_address_is_tried_when_one_cannot_be_reached(self, monkeypatch, library):
+        def answer(request):
             if request.url.host == "93.184.216.34":
-                raise httpx.ConnectError("down")
-            return httpx.Response(200, headers={"content-type": "text/plain"}, text=request.url.host)
+                raise library.ConnectError("down")
+            return library.Response(200, headers={"content-type": "text/plain"}, text=request.url.host)
 
         resolve_to(monkeypatch, "93.184.216.34", "2606:2800:220:1::1")
-        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        async with library.AsyncClient(transport=library.MockTransport(answer)) as client:
             assert (await get("http://public.example/", client=client)).result == "2606:2800:220:1::1"
 
     async def test_the_host_is_sent_on_a_real_connection(self, site, server, monkeypatch):
