@@ -94,7 +94,7 @@ async def test_an_answer_is_not_taken_back_for_a_caller_that_may_not_have_anothe
         assert await entity.undo()  # it is still there
 
 
-async def test_a_chat_is_refused_what_its_token_may_not_do() -> None:
+async def test_a_chat_is_refused_actions_without_the_scope_of_its_token() -> None:
     tokens = [token("reader", "read"), token("talker", "read", "cast", "send")]
     async with served([echo(), echo("other")], tokens=tokens) as on:
         await on.ask("POST", "chat/echo", 403, json=say("hello"), headers=on.as_token("reader"))
