@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from cantrip_actors import EntityStartedEvent, StepCompleteEvent, Usage
+from cantrip_actors import Usage
 from cantrip_actors.acp.session import EditorSession
 from cantrip_actors.acp.updates import title_of
-from cantrip_actors.stream.reading import read_events
 
 NO_TURN: Final = "No turn yet."
 
@@ -46,12 +45,9 @@ def read_number(text: str) -> int | None:
 
 
 async def _undo(session: EditorSession, _: str) -> str:
-    def look() -> tuple[list[str], set[str]]:
-        turns = session.thread()
-        entities = dict.fromkeys(turn.entity_id for turn in turns)
-        return [turn.id for turn in turns], {
-            first for entity in entities for first in _find_first_turns(session, entity)
-        }
+    def look() -> tuple[list[str], list[str]]:
+        turns = [turn.id for turn in session.thread()]
+        return turns, session.runtime.loom.first_turns(turns[-1]) if turns else []
 
     turns, first_turns = await session.runtime.read(look)
     end = session.count_turns_before_next(turns)
@@ -61,17 +57,6 @@ async def _undo(session: EditorSession, _: str) -> str:
     session.go_back(turns[at - 1] if at else "")
     place = "the beginning" if not at else f"turn {at} of {len(turns)}"
     return f"The next prompt continues from {place}. What came after stays in the loom."
-
-
-def _find_first_turns(session: EditorSession, entity_id: str) -> Iterator[str]:
-    """Yield the id of the first turn that followed each intent of an entity."""
-    is_next = True
-    for event in read_events(session.runtime.loom.records(entity_id)):
-        if isinstance(event, EntityStartedEvent):
-            is_next = True
-        elif isinstance(event, StepCompleteEvent) and is_next:
-            yield event.turn_id
-            is_next = False
 
 
 async def _fork(session: EditorSession, rest: str) -> str:

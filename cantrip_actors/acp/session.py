@@ -391,14 +391,9 @@ class EditorSession:
         if not self.has_begun:
             return SessionHistory(frozenset(), ())
         loom = self.runtime.loom
-        line = [self.entity_id]
-        header = loom.header(self.entity_id)
-        while header.forked and header.parent_turn is not None:
-            line.append(loom.owner(header.parent_turn))
-            header = loom.header(line[-1])
         return SessionHistory(
             frozenset(turn.id for turn in self.thread()),
-            [loom.records(entity_id) for entity_id in reversed(line)],
+            [loom.records(entity_id) for entity_id in loom.originals(self.entity_id)],
             is_working=loom.state(self.entity_id) != "idle",
         )
 

@@ -283,7 +283,7 @@ class _EvaluationRun:
         if isinstance(value, Failure):
             raise _NotScored(f"raised {type(value.exception).__name__}: {_cut(text_of(value.exception))}")
         if not isinstance(value, bool) and not is_finite(value):
-            raise _NotScored(f"expected True, False or a finite number, got {shorten(repr(value))}")
+            raise _NotScored(f"expected True, False or a finite number, got {shorten(value)}")
         return float(cast("float", value))
 
     async def _read_episode(self, job: _Job, answered: _Answered) -> Episode:

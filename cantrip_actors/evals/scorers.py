@@ -96,6 +96,8 @@ def render_judge_intent(case: Case, answer: Any) -> str:
 def check_scorers(scorers: Iterable[AnyScorer]) -> list[Scorer | Judge]:
     """Return the scorers, each with a name of its own; a function's is its `__name__`. Raises ValueError."""
     checked: list[Scorer | Judge] = []
+    is_list = isinstance(scorers, Iterable) and not isinstance(scorers, str)
+    check(is_list, "scorers", "a list, as in [exact(), contains()]", scorers)
     for scorer in scorers:
         if not isinstance(scorer, Scorer | Judge):
             check(callable(scorer), "scorers", "exact(), contains(), judge(…) or functions", scorer)

@@ -41,6 +41,7 @@ from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
 from cantrip_actors.http.table import BASE, ApiRoute
 from cantrip_actors.http.ui_messages import UiMessages
+from cantrip_actors.loom import KeyUsed
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.runtime.people.utterances import find_last_reply, find_utterance, reply
 from cantrip_actors.stream.events import (
@@ -259,7 +260,8 @@ async def _post(
     `changed` is the cantrip with the client's additions. If the entity waits for the reply of a person, the message
     is the reply.
 
-    Raises Problem 403, 404, 409 for a chat with another cantrip, and 429.
+    Raises Problem 403, 404, 409 for a chat with another cantrip, for one that waits for a person, and for an edited
+    message, and 429.
     """
     cantrip = find_cantrip(call, call.path["cantrip"])
     service, token, runtime = call.service, call.token, call.runtime
@@ -286,8 +288,39 @@ async def _post(
             await runtime.check_allowance(by=token.sender)  # before anything is taken back
             await entity.undo(by=token.sender)
             key = call.key
+        else:
+            await call.read(partial(_check_not_asking, call, entity.id, key))
         entity = await call.read(partial(with_cantrip, call, entity, changed))
-        return ChatMessage(await entity.post(intent.said, context=intent.context, key=key, by=token.sender))
+        try:
+            work = await entity.post(intent.said, context=intent.context, key=key, by=token.sender)
+        except KeyUsed:
+            if call.key is not None:
+                raise
+            raise Problem(
+                409,
+                "conflict",
+                f"messages: the message {intent.key:.100} was sent before with other content, and an earlier message "
+                "cannot be edited: send the new text with an id of its own, or fork the turn",
+            ) from None
+        return ChatMessage(work)
+
+
+def _check_not_asking(call: HttpCall, entity_id: str, key: str | None) -> None:
+    """Raise Problem 409 for a new message while the chat waits for a person, who would have to answer before it.
+
+    A repeated message follows its own work. Reads the loom.
+    """
+    if call.runtime.work(f"{entity_id}.{key}") is not None:
+        return
+    request = next((request for request in call.runtime.requests(entity=entity_id) if not request.is_utterance), None)
+    if request is not None:
+        raise Problem(
+            409,
+            "waits-for-person",
+            f"the chat waits for the answer to {request.gate}: decide the request {request.id} before the next "
+            "message, or interrupt the entity",
+            entity_id=entity_id,
+        )
 
 
 async def _find_chat(call: HttpCall, chat: str) -> Entity:

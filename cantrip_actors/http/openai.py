@@ -638,7 +638,7 @@ def _sends(call: HttpCall, work: Work) -> bool:
     try:
         return work.takes_more
     except UnfinishedWork as error:
-        raise Problem(409, "conflict", "the previous response has not ended", param="previous_response_id") from error
+        raise Problem(409, "conflict", f"the previous response: {error}", param="previous_response_id") from error
 
 
 def _build_response(

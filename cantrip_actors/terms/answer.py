@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import isroutine
 from typing import Any, Final
 
 from typing_extensions import TypeVar
@@ -32,8 +33,9 @@ def make_typed_done(answer: object) -> Gate:
     from cantrip_actors.terms.argument_model import make_model
     from cantrip_actors.terms.identity import build_parameters_identity
 
-    if isinstance(answer, str):
-        raise InvalidCantrip(f"answer: expected a type, such as a pydantic model or list[str], got {shorten(answer)}")
+    if isinstance(answer, str) or isroutine(answer):
+        got = answer if isinstance(answer, str) else repr(answer)
+        raise InvalidCantrip(f"answer: expected a type, such as a pydantic model or list[str], got {shorten(got)}")
     fields = {"answer": (answer, ...)}
     try:
         model, schema = make_model(DONE, fields, open_=False)

@@ -216,10 +216,15 @@ class AllowanceSpent(CantripError):
 
 
 class UnfinishedWork(CantripError):
-    """The episode of a piece of work has not ended, or ended without a turn, so nothing can continue from its end."""
+    """The episode of a piece of work has not ended, never began, or ended without a turn to continue from."""
 
-    def __init__(self, work: str) -> None:
-        super().__init__(f"work {work} has no end to continue from: wait for its result first")
+    def __init__(self, work: str, state: str = "working") -> None:
+        advice = {
+            "withdrawn": "its intent was withdrawn: send another one, with another key",
+            "refused": "its entity ended before it took the intent: send the intent to another one",
+            "settled": "it ended without a turn: begin a new entity",
+        }.get(state, "wait for its result first")
+        super().__init__(f"work {work} has no end to continue from: {advice}")
         self.work = work
 
 

@@ -79,7 +79,7 @@ class TestRegistering:
             ToolRegistry().register(name, "x", lambda args: args, AddArgs)
 
     @pytest.mark.rule("A-39")
-    def test_a_registry_refuses_what_is_not_a_function(self):
+    def test_a_registry_refuses_a_value_that_is_not_a_function(self):
         with pytest.raises(TypeError, match='tool "add": expected a function of its arguments, got 5'):
             ToolRegistry().register("add", "", 5, AddArgs)
 

@@ -92,7 +92,7 @@ def test_a_service_that_does_not_start_is_not_tried_again_and_the_others_run() -
     assert Cell(OURS, 4, 50) in measured.figures
 
 
-def test_what_cannot_be_installed_or_has_no_store_is_a_line() -> None:
+def test_a_service_that_cannot_be_installed_or_has_no_store_is_a_line() -> None:
     @contextmanager
     def start(*_):
         yield lambda clients: {"cpu_us": 1.0, "requests_s": 1.0, "events": 1.0, "first_ms": 1.0, "whole_ms": 1.0}

@@ -294,7 +294,7 @@ class Odd(GeneratorSandbox):
 
 
 @pytest.mark.parametrize(("code", "error"), [("value", "the program's value is a object"), ("call", "at most 1 arg")])
-def test_what_has_no_meaning_for_a_gate_is_an_error_of_the_program(code: str, error: str) -> None:
+def test_arguments_without_a_meaning_for_a_gate_are_an_error_of_the_program(code: str, error: str) -> None:
     assert error in Odd([search.definition], ProgramLimits()).begin(code).error
 
 

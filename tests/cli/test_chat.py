@@ -148,7 +148,9 @@ def test_an_answer_under_way_is_interrupted(terminal: Any, clerk: str, how: str)
     assert terminal("chat", clerk, typing=typing).code == 130
 
 
-def test_what_is_typed_meanwhile_waits_and_a_steering_message_does_not(terminal: Any, clerk: str, cantrip: Any) -> None:
+def test_a_message_typed_meanwhile_waits_and_a_steering_message_does_not(
+    terminal: Any, clerk: str, cantrip: Any
+) -> None:
     typing = [
         ("> ", "slowly\n"),
         ("I heard:", "/steer steered\n"),

@@ -316,7 +316,7 @@ class TestTerminal:
         assert "\\n" * 10 in whole
         assert "amount: 5" in whole
 
-    def test_what_was_typed_before_a_request_was_shown_does_not_decide_it(self, terminal, place):
+    def test_input_typed_before_a_request_is_shown_does_not_decide_it(self, terminal, place):
         calls = [{"tool_calls": [{"gate": "pay", "args": {"to": text}}]} for text in ("anna", "mallory")]
         write_recipe(place, [*calls, "done"])
         seen = terminal(

@@ -168,6 +168,12 @@ class TestFailures:
         assert report.trials[0].scores == {"exact": 1}
         assert "expected True, False or a finite number" in report.trials[0].problems["odd"]
 
+    @pytest.mark.parametrize("scorers", [None, "exact", exact(), 5])
+    async def test_scorers_that_are_no_list_are_refused(self, scorers: Any) -> None:
+        async with Runtime.open("memory:") as runtime:
+            with pytest.raises(ValueError, match="scorers: expected a list"):
+                await evaluate(runtime, Models().cantrip, make_cases(1), scorers=scorers)
+
     @pytest.mark.parametrize("nonsense", ["very good", {"score": 7, "reason": "x"}, {"score": "NaN", "reason": "x"}])
     async def test_a_judge_that_answers_nonsense_loses_its_score_only(self, nonsense: Any) -> None:
         models = Models(judgement=nonsense)

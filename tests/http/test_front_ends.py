@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_actors import Cantrip, Circle, gate, scripted
+from cantrip_actors import Cantrip, Circle, ask_first, gate, scripted
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.front_ends import FrontEndEncoder
 from cantrip_actors.http.ui_messages import UiMessages
@@ -40,6 +40,46 @@ async def test_a_repeated_message_of_a_chat_is_answered_once() -> None:
         assert (await on.ask("GET", "chat/echo/nobody/stream")).status_code == 204
 
 
+@pytest.mark.rule("W-41")
+async def test_a_new_message_to_a_chat_that_waits_for_a_person_is_refused_at_once() -> None:
+    @gate
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    def answer(context: Any) -> Any:
+        last = context[-1]
+        asks = last.role == "user" and last.content == "pay"
+        return {"tool_calls": [{"gate": "pay", "args": {"amount": 3}}]} if asks else {"content": f"so: {last.content}"}
+
+    cantrip = Cantrip(scripted(answer), circle=Circle(["done", ask_first(pay)], [max_turns(5)]), name="echo")
+    async with in_process([cantrip]) as on:
+        asked = await parts_of(on, say("pay"))
+        (request,) = on.runtime.requests()
+        refused = (await on.ask("POST", "chat/echo", 409, json=say("never mind", id="m2"))).json()
+        assert refused["type"] == "urn:cantrip:waits-for-person"
+        assert f"decide the request {request.id} before the next message" in refused["detail"]
+        run = {"threadId": "bob", "runId": "r", "messages": [{"id": "m3", "role": "user", "content": "never mind"}]}
+        assert (await on.ask("POST", "ag-ui/echo", 409, json=run)).json()["type"] == refused["type"]
+        assert await parts_of(on, say("pay")) == asked  # the same message follows its own work
+        await on.runtime.decide(request.id, "deny")
+        deltas = [
+            part["delta"] for part in await parts_of(on, say("and now?", id="m4")) if part["type"] == "text-delta"
+        ]
+        assert deltas == ["so: and now?"]
+
+
+async def test_an_edited_message_of_a_chat_is_refused_with_what_to_do() -> None:
+    async with in_process([echo()]) as on:
+        await parts_of(on, say("hello"))
+        refused = (await on.ask("POST", "chat/echo", 409, json=say("hallo"))).json()
+        assert "the message m1 was sent before with other content" in refused["detail"]
+        keyed = {"headers": {"idempotency-key": "k"}}
+        await on.ask("POST", "chat/echo", 200, json=say("one", id="m2"), **keyed)
+        again = await on.ask("POST", "chat/echo", 422, json=say("two", id="m3"), **keyed)
+        assert again.json()["type"] == "urn:cantrip:idempotency-key-reused"
+
+
 async def test_an_answer_is_not_taken_back_for_a_caller_that_may_not_have_another_one() -> None:
     dear = scripted(lambda context: {"content": f"{len(context)} messages", "usage": {"cost": 1.0}})
     cantrip = Cantrip(dear, circle=Circle(["done"], [max_turns(3)]), name="echo")
@@ -54,7 +94,7 @@ async def test_an_answer_is_not_taken_back_for_a_caller_that_may_not_have_anothe
         assert await entity.undo()  # it is still there
 
 
-async def test_a_chat_is_refused_what_its_token_may_not_do() -> None:
+async def test_a_chat_is_refused_actions_without_the_scope_of_its_token() -> None:
     tokens = [token("reader", "read"), token("talker", "read", "cast", "send")]
     async with served([echo(), echo("other")], tokens=tokens) as on:
         await on.ask("POST", "chat/echo", 403, json=say("hello"), headers=on.as_token("reader"))

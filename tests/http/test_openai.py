@@ -374,7 +374,7 @@ async def test_a_form_that_the_answers_do_not_have_is_refused() -> None:
 
 
 @pytest.mark.rule("W-20")
-async def test_what_clients_send_by_default_changes_nothing() -> None:
+async def test_default_settings_of_clients_change_nothing() -> None:
     usual = {
         "n": 1, "stream": False, "logprobs": False, "tools": [], "tool_choice": "auto", "parallel_tool_calls": True,
         "modalities": ["text"], "temperature": 1, "top_p": 1, "stop": None, "seed": 1, "store": True, "metadata": {},

@@ -751,7 +751,7 @@ async def test_the_cookie_of_a_service_with_a_name_is_sent_over_tls_only() -> No
         ("", False),
     ],
 )
-async def test_the_files_of_the_page_are_compressed_for_those_who_accept_gzip(
+async def test_the_files_of_the_page_are_compressed_for_clients_that_accept_gzip(
     accepted: str, is_compressed: bool
 ) -> None:
     async with served() as on, httpx.AsyncClient(base_url=on.url) as client:

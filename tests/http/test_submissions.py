@@ -77,7 +77,7 @@ async def test_a_submission_that_has_begun_is_not_withdrawn() -> None:
         assert (await on.get("submissions/k"))["has_begun"]
 
 
-async def test_a_service_submits_what_a_node_casts(tmp_path: Path) -> None:
+async def test_a_service_submits_a_cast_that_a_node_begins(tmp_path: Path) -> None:
     from cantrip_actors import Node, Runtime
     from tests.http.serving import echo
 

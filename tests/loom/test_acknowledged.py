@@ -369,7 +369,7 @@ def lose_note(path, _):
 
 
 @pytest.mark.parametrize("change", [copy_alone, restore_backup, restore_copy, begin_anew, fold_log, lose_note])
-def test_what_an_administrator_does_raises_no_alarm(tmp_path, change):
+def test_changes_by_an_administrator_raise_no_alarm(tmp_path, change):
     path = tmp_path / "loom.db"
     with SqliteStore(path) as store:
         fill(store, 1, 2)

@@ -183,6 +183,16 @@ def test_an_own_thread_keeps_the_path_of_the_original_of_a_fork(family):
 
 
 @pytest.mark.rule("LOOM-4")
+@pytest.mark.rule("W-02")
+def test_the_originals_of_a_fork_are_the_entities_that_it_was_forked_from(family):
+    assert [family.originals(id) for id in "acdf"] == [["a"], ["a", "c"], ["a", "c", "d"], ["b", "f"]]
+
+
+@pytest.mark.rule("W-02")
+def test_the_first_turns_of_intents_are_those_of_the_originals_and_of_the_fork(family):
+    assert [family.first_turns(turn) for turn in ("a3", "c2", "d1")] == [["a1"], ["a1", "c1"], ["a1", "c1", "d1"]]
+
+
 def test_the_lineage_of_a_fork_begins_with_its_originals_records(family):
     lineage = family.lineage("c1")
     assert [record.entity_id for record in lineage] == ["a"] * 10 + ["c"] * 6

@@ -354,7 +354,7 @@ async def test_actors_have_the_kind_of_their_role_and_not_a_name() -> None:
 
 
 @pytest.mark.rule("METRIC-02")
-async def test_pending_approvals_are_zero_while_nobody_was_asked() -> None:
+async def test_pending_approvals_are_zero_without_a_request() -> None:
     telemetry = counting()
     async with Runtime.open(telemetry=telemetry):
         assert telemetry.counters.read_values("cantrip.approvals.pending") == {("",): 0}

@@ -78,7 +78,7 @@ def test_a_first_look_reads_the_records_of_today_and_a_later_one_the_new_ones() 
     ]
 
 
-def test_a_look_says_the_same_as_that_of_one_who_has_watched_since_yesterday() -> None:
+def test_a_new_overview_equals_the_overview_that_was_made_yesterday() -> None:
     now = [NOON - 86_400]
     with open_store("memory:") as store:
         loom = Loom(store, no_append)

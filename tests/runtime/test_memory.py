@@ -130,7 +130,7 @@ class TestUndo:
             assert [(await receipt.episode()).ward or "" for receipt in receipts]
             assert intents(crystal.invocations[-1]) == ["one", "three"]
 
-    async def test_what_was_undone_stays_counted(self) -> None:
+    async def test_the_usage_of_undone_turns_stays_counted(self) -> None:
         usage = Usage(10, 5)
         crystal = scripted(lambda _: {**done("ok"), "usage": {"prompt_tokens": 10, "completion_tokens": 5}})
         async with Runtime.open("memory:") as runtime:

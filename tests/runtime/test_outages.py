@@ -256,7 +256,7 @@ async def test_an_entity_that_stops_again_and_again_is_tried_less_and_less_often
         assert results(runtime) == ["over"]
 
 
-async def test_a_cast_that_an_outage_stops_is_left_to_its_caller_who_got_the_error(url: str) -> None:
+async def test_a_cast_that_an_outage_stops_is_left_to_its_caller_with_the_error(url: str) -> None:
     async with Runtime.open(url) as runtime:
         work = await runtime.start(cantrip(answer), "a")
         store = runtime._tree.store

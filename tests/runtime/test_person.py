@@ -115,7 +115,7 @@ async def test_the_crystal_is_told_about_the_person_and_offered_no_gate_for_text
     assert header.circle["medium"] == "person"
 
 
-async def test_a_blank_text_is_shown_to_nobody_and_does_not_end_the_entity() -> None:
+async def test_a_blank_text_is_not_shown_and_does_not_end_the_entity() -> None:
     async with Runtime.open("memory:") as runtime, people(runtime, anna=[]) as requests:
         episode = await runtime.cast(talking("  \n", done("ok")), "Go.")
     assert (episode.result, requests) == ("ok", [])
@@ -132,7 +132,7 @@ async def test_a_long_lived_entity_talks_in_each_of_its_episodes() -> None:
 
 
 @pytest.mark.rule("B-11")
-async def test_a_reply_is_recorded_with_who_and_when() -> None:
+async def test_a_reply_is_recorded_with_its_author_and_time() -> None:
     async with Runtime.open("memory:") as runtime, people(runtime, anna=["Anna.", "Blue."]):
         entity = await runtime.start(INTERVIEW, "Find out.")
         await entity.episode()

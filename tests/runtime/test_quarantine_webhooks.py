@@ -79,7 +79,7 @@ async def test_a_receiver_is_sent_the_beginning_and_the_end_of_a_quarantine(monk
         assert len({id for id, _ in receiver.messages}) == 2
 
 
-async def test_what_a_receiver_did_not_accept_is_sent_by_the_next_process_and_nothing_else(
+async def test_the_next_process_sends_only_the_webhooks_that_a_receiver_did_not_accept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     receiver, fragile, url = Receiver(monkeypatch), Fragile(), f"sqlite:{tmp_path / 'loom.db'}"

@@ -732,12 +732,36 @@ async def test_the_answer_to_a_question_is_its_observation(url: str) -> None:
         assert results(runtime, entity.id)[0] == '{"city":"Oslo"}'
 
 
+@pytest.mark.rule("C-21", "V-02")
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [("half \ud83d", "half \\ud83d"), (["\ud83d"], '["\\\\ud83d"]'), ({1, 2}, "[1,2]"), (2**70, str(2**70))],
+)
+async def test_an_answer_is_taken_as_the_result_of_a_gate_is(answer: Any, expected: str) -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(asking("question", first=say("question", text="?")), "go")
+        await runtime.decide((await request_of(runtime)).id, answer=answer, by="anna")
+        await entity.episode()
+        assert results(runtime, entity.id)[0] == expected
+
+
+@pytest.mark.rule("C-21")
+@pytest.mark.parametrize("answer", [object(), {"a": len}, [[object()]]])
+async def test_an_answer_that_no_gate_may_return_is_refused_and_changes_nothing(answer: Any) -> None:
+    async with Runtime.open() as runtime:
+        await runtime.start(asking("question", first=say("question", text="?")), "go")
+        request = await request_of(runtime)
+        with pytest.raises(InvalidDecision, match="answer: expected a JSON value"):
+            await runtime.decide(request.id, answer=answer, by="anna")
+        assert [one.id for one in runtime.requests()] == [request.id]
+
+
 @pytest.mark.rule("C-21")
 async def test_a_question_with_an_invalid_schema_is_an_error_observation() -> None:
     spell = asking("question", first=say("question", text="?", schema={"type": 3}))
     async with Runtime.open() as runtime:
         episode = await runtime.cast(spell, "go")
-        assert "expected a json schema: 3 is not valid" in results(runtime, episode.entity_id)[0]
+        assert "expected a JSON Schema: 3 is not valid" in results(runtime, episode.entity_id)[0]
 
 
 @pytest.mark.rule("C-13", "C-21")

@@ -222,7 +222,7 @@ async def test_work_that_somebody_comes_back_for_goes_on_after_a_clean_shutdown(
 
 
 @pytest.mark.rule("Y-04")
-async def test_what_a_caller_says_about_the_close_comes_before_the_option_of_the_runtime(url: str) -> None:
+async def test_the_on_close_of_a_call_replaces_the_option_of_the_runtime(url: str) -> None:
     async with Runtime.open(url, cantrips=[JOB], on_close="keep") as runtime:
         entity = await runtime.start(JOB, "go", on_close="end")
         with pytest.raises(ValueError, match='expected "keep" or nothing'):

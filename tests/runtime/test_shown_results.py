@@ -144,7 +144,7 @@ texts = st.text(st.characters(codec="utf-8"), max_size=3_000)
 
 
 @given(texts, st.integers(1, 2_000), st.booleans(), st.none() | st.integers(LEAST_SHOWN, 2_000))
-def test_what_is_shown_is_a_beginning_and_an_end_of_the_result(
+def test_a_long_result_is_shown_by_its_beginning_and_its_end(
     text: str, most: int, recall: bool, squeezed: int | None
 ) -> None:
     bound = ShownBound(most, recall=recall, squeezed=squeezed)

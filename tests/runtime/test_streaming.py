@@ -369,7 +369,7 @@ async def test_deltas_come_between_the_recorded_events_of_their_turn() -> None:
     assert text.startswith(deltas)  # the last word is held back: a secret may begin in it
 
 
-async def test_deltas_come_only_to_those_who_ask_for_them() -> None:
+async def test_deltas_are_published_only_to_subscribers_that_request_them() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.start(cantrip(Streaming()), "go")
         whole, pieces = entity.events(), entity.events(deltas=True)

@@ -147,6 +147,7 @@ REFUSED: dict[str, Look] = {
     "loom.list_turns": lambda w, id: w.other.loom.list_turns(id),
     "loom.count_turns": lambda w, id: w.other.loom.count_turns(id),
     "loom.last_turn": lambda w, id: w.other.loom.last_turn(id),
+    "loom.originals": lambda w, id: w.other.loom.originals(id),
     "loom.intents": lambda w, id: w.other.loom.intents(id),
     "loom.last_metadata": lambda w, id: w.other.loom.last_metadata(id),
     "loom.outcome": lambda w, id: w.other.loom.outcome(id),
@@ -185,6 +186,7 @@ OF_TURNS: dict[str, Look] = {
     "loom.thread": lambda w, turn: w.other.loom.thread(turn),
     "loom.intents_before": lambda w, turn: w.other.loom.intents_before(turn),
     "loom.lineage": lambda w, turn: w.other.loom.lineage(turn),
+    "loom.first_turns": lambda w, turn: w.other.loom.first_turns(turn),
     "loom.header_at": lambda w, turn: w.other.loom.header_at(turn),
     "loom.reward": lambda w, turn: w.other.loom.reward(turn, 1.0),
 }

@@ -157,14 +157,14 @@ async def test_a_query_is_refused_without_a_key_too(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("name", ["", None, 5])
-def test_a_stand_in_for_what_is_no_name_is_refused(name: Any) -> None:
+def test_a_stand_in_for_a_crystal_without_a_valid_name_is_refused(name: Any) -> None:
     with pytest.raises(InvalidCantrip, match="replace: expected the name of a crystal"), replace(name, scripted([])):
         pass
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("stand_in", [None, 5, "nofamily:x", object()])
-def test_a_stand_in_that_is_no_crystal_is_refused(stand_in: Any) -> None:
+def test_a_stand_in_that_is_not_a_crystal_is_refused(stand_in: Any) -> None:
     with pytest.raises(InvalidCantrip, match="stand_in: "), replace("openai:gpt-5", stand_in):
         raise AssertionError
 

@@ -93,7 +93,7 @@ async def test_a_timeout_counts_the_time_before_a_restart() -> None:
     assert anyio.current_time() - began == pytest.approx(120, abs=1)
 
 
-async def test_pruning_forgets_only_what_ended_long_ago() -> None:
+async def test_pruning_forgets_only_entities_that_ended_long_ago() -> None:
     async with Runtime.open() as runtime:
         old = await runtime.cast(make_desk(), "pay")
         await anyio.sleep(8 * DAY)

@@ -9,6 +9,7 @@ import pytest
 
 from cantrip_actors import (
     Cantrip,
+    CantripError,
     Circle,
     EntityEndedEvent,
     EntityStartedEvent,
@@ -156,6 +157,33 @@ async def test_work_continues_only_from_an_end() -> None:
         slow = await invoke(runtime, "slow")
         for attempt in (partial(slow.continue_with, "x"), partial(slow.fork_with, "x")):
             with pytest.raises(UnfinishedWork, match="wait for its result first"):
+                await attempt()
+
+
+async def test_work_that_failed_without_a_turn_continues_in_its_long_lived_entity() -> None:
+    def refuse_first(context: Any) -> Any:
+        return {"error": {"status": 400, "message": "no"}} if context[-1].content == "bad" else answer(context)
+
+    desk = DESK.with_crystal(scripted(refuse_first))
+    async with Runtime.open(cantrips=[desk]) as runtime:
+        lasting = (await runtime.invoke(desk, "bad")).work
+        with pytest.raises(CantripError):
+            await lasting.result()
+        assert (await (await lasting.continue_with("more")).result()).result == "bad more"
+        once = (await runtime.start(desk, "bad")).work
+        with pytest.raises(CantripError):
+            await once.result()
+        for attempt in (partial(once.continue_with, "x"), partial(lasting.fork_with, "x")):
+            with pytest.raises(UnfinishedWork, match="ended without a turn: begin a new entity"):
+                await attempt()
+
+
+async def test_work_that_was_withdrawn_says_why_it_has_no_end() -> None:
+    async with Runtime.open(cantrips=[DESK]) as runtime:
+        withdrawn = await (await runtime.invoke(DESK, "slow")).post("a")
+        await withdrawn.withdraw()
+        for attempt in (partial(withdrawn.continue_with, "x"), partial(withdrawn.fork_with, "x")):
+            with pytest.raises(UnfinishedWork, match="its intent was withdrawn"):
                 await attempt()
 
 

@@ -448,7 +448,9 @@ REFUSED: dict[Callable[[], None], str] = {
 
 class TestRefused:
     @pytest.mark.parametrize("ask", REFUSED)
-    def test_what_no_seed_can_repeat_is_refused_by_its_line(self, ask: Callable[[], None], backend: str) -> None:
+    def test_an_operation_that_no_seed_can_repeat_is_refused_by_its_line(
+        self, ask: Callable[[], None], backend: str
+    ) -> None:
         async def use(_: SimulatedProcess) -> None:
             ask()
 

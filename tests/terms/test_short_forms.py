@@ -59,6 +59,8 @@ def test_done_is_added_once(gates: Any, names: list[str]) -> None:
         ({"system": "You are terse."}, "cantrip requires a circle"),
         ({"answer": int}, "cantrip requires a circle"),
         ({"answer": "int", "max_turns": 8}, "answer: expected a type"),
+        ({"answer": lambda: 7, "max_turns": 8}, "answer: expected a type, such as"),
+        ({"answer": len, "max_turns": 8}, "answer: expected a type, such as"),
         ({"answer": 7, "max_turns": 8}, "answer: expected a type that pydantic can validate, got '?7"),
         ({"answer": object(), "max_turns": 8}, "answer: expected a type that pydantic can validate"),
     ],

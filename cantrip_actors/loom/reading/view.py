@@ -54,6 +54,7 @@ from cantrip_actors.machine.project import (
     get_time,
     get_turn_number,
     has_undone,
+    list_first_turns,
     list_intents,
     read_round,
     read_turns,
@@ -570,6 +571,22 @@ class Loom:
     def intents_before(self, turn_id: str) -> list[IntentGiven]:
         """Return the intents that led to a turn, in order; those of the originals come first, for a fork."""
         return list_intents(self.lineage(turn_id))
+
+    def first_turns(self, turn_id: str) -> list[str]:
+        """Return the first turn of each intent that led to a turn, in order; those of the originals come first, for a
+        fork. A conversation without its last intents continues from the turn before one of them.
+        """
+        path = {turn.id for turn in self.thread(turn_id, own=True)}  # without undone turns
+        return [first for first in list_first_turns(self.lineage(turn_id)) if first in path]
+
+    def originals(self, entity_id: str) -> list[str]:
+        """Return the entities whose turns lead to an entity, oldest first: what it was forked from, and itself."""
+        line = [entity_id]
+        header = self.header(entity_id)
+        while header.forked and header.parent_turn is not None:
+            line.append(self.owner(header.parent_turn))
+            header = self.header(line[-1])
+        return line[::-1]
 
     def lineage(self, turn_id: str) -> list[Record]:
         """Return the records that led to a turn, up to its `Committed`: a fork from it begins with them (LOOM-4).

@@ -33,6 +33,7 @@ from cantrip_actors.machine.project.entity import (
     has_taken,
     is_over,
     list_children,
+    list_first_turns,
     list_intents,
     list_turns_quoting,
 )
@@ -154,6 +155,7 @@ __all__ = [
     "is_over",
     "list_children",
     "list_finished_calls",
+    "list_first_turns",
     "list_intents",
     "list_records_of_period",
     "list_started_calls",

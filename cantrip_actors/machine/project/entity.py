@@ -223,6 +223,19 @@ def list_turns_quoting(records: Iterable[Record], child: str) -> list[str]:
     return list(turns)
 
 
+def list_first_turns(records: Iterable[Record]) -> list[str]:
+    """Return the first turn that followed each intent, in order."""
+    turns: list[str] = []
+    is_next = False
+    for record in records:
+        if isinstance(record, IntentGiven):
+            is_next = True
+        elif isinstance(record, Committed) and is_next:
+            turns.append(record.turn_id)
+            is_next = False
+    return turns
+
+
 def list_intents(records: Iterable[Record]) -> list[IntentGiven]:
     """Return the intents that were given, in order."""
     return [record for record in records if isinstance(record, IntentGiven)]

@@ -275,20 +275,26 @@ class Work(Generic[Answer_co]):
     def takes_more(self) -> bool:
         """Whether `continue_with` sends a further intent to its entity; otherwise it forks.
 
-        It sends if the entity is long-lived, has not ended, and has done nothing since. It reads the loom in the
+        It sends if the entity is long-lived, has not ended, and has made no turn since. It reads the loom in the
         calling thread: see `Runtime.read`. Raises UnfinishedWork while the episode has not ended.
         """
-        loom, last_turn = self._make_loom(), self._find_last_turn()
+        loom, last_turn = self._make_loom(), self._find_end().last_turn
         if not loom.header(self.entity_id).lasting or loom.is_over(self.entity_id):
             return False
         newest = get_outcome(fold_entity(loom, self.entity_id), loom.usage_below(self.entity_id))
         return newest is not None and newest.last_turn == last_turn
 
-    def _find_last_turn(self) -> str:
+    def _find_end(self) -> Outcome:
         outcome = self.find_outcome()
-        if outcome is None or outcome.last_turn is None:
-            raise UnfinishedWork(self.id)
-        return outcome.last_turn
+        if outcome is None:
+            raise UnfinishedWork(self.id, self.state)
+        return outcome
+
+    def _find_last_turn(self) -> str:
+        last_turn = self._find_end().last_turn
+        if last_turn is None:
+            raise UnfinishedWork(self.id, self.state)
+        return last_turn
 
     async def continue_with(
         self,

@@ -494,10 +494,15 @@ def _read_delivery(result: object, error: object) -> tuple[Any, tuple[File, ...]
             raise InvalidDecision(f"error: expected a text that says what failed, got {error!r}")
         if result is not None:
             raise InvalidDecision("expected a result or an error, got both")
+    return _convert("result", result if error is None else error)
+
+
+def _convert(what: str, value: object) -> tuple[Any, tuple[File, ...]]:
+    """Return a value as JSON, with its images. Raises InvalidDecision for one that no gate may return."""
     try:
-        converted = convert_with_images(result if error is None else error)
+        converted = convert_with_images(value)
     except NotPlain as problem:
-        raise InvalidDecision(f"result: expected a JSON value, or what a gate may return, got {problem}") from None
+        raise InvalidDecision(f"{what}: expected a JSON value, or what a gate may return, got {problem}") from None
     return (converted.value, converted.images) if isinstance(converted, Pictured) else (converted, NO_IMAGES)
 
 
@@ -505,7 +510,7 @@ def _split_answer(answer: object) -> tuple[Any, tuple[File, ...]]:
     """Return an answer as JSON, and the files in it: those of a message to an entity. Raises InvalidDecision."""
     parts = answer if isinstance(answer, list | tuple) else (answer,)
     if not any(isinstance(part, File) for part in parts):
-        return answer, NO_IMAGES
+        return _convert("answer", answer)
     try:
         return split_message(answer, "answer: expected a text")
     except InvalidIntent as problem:

@@ -50,7 +50,7 @@ def test_a_token_that_may_not_approve_sees_the_arguments_without_a_form(chrome: 
 
 
 @pytest.mark.rule("W-52")
-def test_idle_actors_are_folded_away_and_a_phone_begins_with_what_needs_a_person(chrome: Any) -> None:
+def test_idle_actors_are_folded_away_and_a_phone_begins_with_open_requests(chrome: Any) -> None:
     with live([ECHO]) as service:
         names = ("ada", "bob", "cyd")
         bodies = [{"cantrip": "echo", "intent": "hello", "name": name} for name in names]

@@ -211,7 +211,7 @@ class TestInABrowser:
         assert lines.index("Turn 3") < lines.index("works from here on with cantrip brewer")
 
     @pytest.mark.rule("W-54")
-    def test_what_is_not_in_a_partial_loom_is_named_and_not_found(self, shown):
+    def test_a_partial_loom_says_that_an_entity_is_not_in_it(self, shown):
         written = written_once()
         seen = shown(written.loom, f"#/e/{written.forks[0]}", entities=[written.forks[0]])
         seen.click(".crumbs a")
