@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final, TypeGuard, TypeVar, get_args
 
 import anyio
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -143,12 +143,31 @@ def _describe_mistake(model: type[BaseModel], error: Mapping[str, Any]) -> dict[
         message = message.replace(theirs, ours)
     if what in ("type", "parsing", "from_float") and kind in _IN_JSON:
         message = f"expected {_IN_JSON[kind]}"
-    elif what == "forbidden" and len(path) == 1:
-        message = f"nothing here has this name: {suggest_nearest(path[0], model.model_fields)}"
-        return {"path": path[0], "message": message}
+    elif what == "forbidden":
+        fields = _find_fields(model, error["loc"][:-1])
+        message = "nothing here has this name" + (f": {suggest_nearest(path[-1], fields)}" if fields else "")
+        return {"path": ".".join(path), "message": message}
     if kind != "missing" and ", got " not in message:
         message += _show_input(error["input"])
     return {"path": ".".join(path), "message": message}
+
+
+def _find_fields(model: type[BaseModel], path: Iterable[int | str]) -> Collection[str]:
+    """Return the names of the fields of the model at a path; none if it is not clear which model that is."""
+    for step in path:
+        field = model.model_fields.get(str(step))
+        if field is None:
+            continue  # the number of an item, or a Python type
+        models = [part for part in (field.annotation, *get_args(field.annotation)) if _is_model(part)]
+        if len(models) != 1:
+            return ()
+        (model,) = models
+    return model.model_fields
+
+
+def _is_model(value: object) -> TypeGuard[type[BaseModel]]:
+    """Return whether a value is a class of models."""
+    return isinstance(value, type) and issubclass(value, BaseModel)
 
 
 def _show_input(value: object) -> str:

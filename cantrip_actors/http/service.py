@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from starlette.authentication import AuthenticationBackend
 
 from cantrip_actors import Cantrip, EntityEvent, RequestFeed, Runtime
+from cantrip_actors.http.addresses import parse_origin
 from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.given_texts import GivenTexts
 from cantrip_actors.http.limits import Limiter, ServiceLimits
@@ -64,7 +65,7 @@ class Service:
         self.scopes: Sequence[str] = SCOPES
         """The scopes that tokens may have: those of extensions are among them once they are served."""
         self.hosts = frozenset(host.lower().strip("[]") for host in hosts)
-        self.origins = frozenset(origins)
+        self.origins = frozenset(map(parse_origin, origins))
         self.page = page
         self.system_messages = system_messages
         self.telemetry = telemetry

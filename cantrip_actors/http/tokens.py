@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import tomllib
 from collections.abc import Collection, Iterable
@@ -18,10 +19,11 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from cantrip_actors.http.bodies import Strict
+from cantrip_actors.http.bodies import Strict, validate
 from cantrip_actors.http.issuers import Issuer, Issuers, make_issuer
+from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.token import SCOPES, Token
 from cantrip_actors.own_files.modes import make_folder, private
 from cantrip_actors.records.tenant import check_tenant
@@ -29,6 +31,9 @@ from cantrip_actors.terms.errors import CantripError, suggest_nearest
 
 PREFIX: Final = "ct_"
 """The prefix of tokens, so that scanners for leaked secrets find them."""
+
+
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
 
 
 class InvalidTokens(CantripError, ValueError):
@@ -46,7 +51,7 @@ class _Limits(Strict):
 
 
 class _TokenRow(_Limits):
-    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+    sha256: str
     scopes: list[str]
     tenant: str | None = None
     expires: datetime | date | None = None
@@ -158,14 +163,17 @@ def _index_by_digest(tokens: Iterable[Token]) -> dict[str, Token]:
 def _read(path: Path, scopes: Collection[str]) -> tuple[list[Token], list[Issuer]]:
     try:
         parsed: Any = tomllib.loads(path.read_text(encoding="utf-8"))
-        file = _File.model_validate(parsed)
     except OSError as error:
         raise InvalidTokens(f"{path}: the tokens cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeError) as error:
         raise InvalidTokens(f"{path}: expected TOML: {error}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise InvalidTokens(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    for name in _File.model_fields:
+        if isinstance(parsed.get(name), dict):
+            raise InvalidTokens(f"{path}: {name}: expected a table [[{name}]] for each, got [{name}]")
+    try:
+        file = validate(_File, parsed, strict=False)
+    except Problem as problem:
+        raise InvalidTokens(f"{path}: {problem.detail}") from None
     tokens = [_read_token(row, path, scopes) for row in file.token]
     issuers = [_read_issuer(row, path, scopes) for row in file.issuer]
     _check(tokens, issuers, path)
@@ -211,6 +219,11 @@ def _read_issuer(row: _IssuerRow, path: Path, scopes: Collection[str]) -> Issuer
 
 def _read_token(row: _TokenRow, path: Path, scopes: Collection[str]) -> Token:
     rights = _read_rights(row, f'{path}: token "{row.name}"', scopes)
+    if not _DIGEST.fullmatch(row.sha256):  # the message does not repeat it: it may be the token itself
+        raise InvalidTokens(
+            f'{path}: token "{row.name}": sha256: expected the SHA-256 of the token, 64 digits 0-9 and a-f, got '
+            f"{len(row.sha256)} characters: `cantrip serve token NAME` makes a token and its rows"
+        )
     if row.tenant is not None:
         try:
             check_tenant(row.tenant)

@@ -651,7 +651,7 @@ async def test_children_and_forks_belong_to_their_tenant() -> None:
 
 @pytest.mark.rule("HTTP-13")
 async def test_hosts_origins_and_cookies_of_other_pages_are_refused() -> None:
-    async with served(origins=["https://a.example"]) as on:
+    async with served(origins=["https://A.example/"]) as on:
         for host in ("evil.example", "127.0.0.1:80@evil.example", "127.0.0.1:x", "[127.0.0.1]x", "[127.0.0.1"):
             await on.ask("GET", "cantrips", 421, headers={"host": host})
         await on.ask("GET", "cantrips", 403, headers={"origin": "https://evil.example"})

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
 from cantrip_actors.cli.app import COMMANDS, app
 from cantrip_actors.http import CannotServe, InvalidTokens, ServiceSettings, Tokens, add_token
+from cantrip_actors.http.addresses import parse_origin
 from cantrip_actors.http.health import Pulse, health_server
 from cantrip_actors.http.server import _tokens
 from cantrip_actors.wards import max_turns
@@ -335,8 +336,18 @@ scopes = ["read"]
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[[token]]\nname = 'a'", "sha256"),
+        ("[[token]]\nname = 'a'", r"token\.0\.sha256: required, but missing"),
         ("[[token", "expected TOML"),
+        ("[token]\nname = 'a'", r"token: expected a table \[\[token\]\] for each, got \[token\]"),
+        ("[[token]]\nname='a'\nsha256='my token'\nscopes=['read']", "64 digits 0-9 and a-f, got 8 characters"),
+        (
+            f"[[token]]\nname='a'\nsha256='{'0' * 64}'\nscopes='read'",
+            r'scopes: expected an array, got "read"',
+        ),
+        (
+            f"[[token]]\nname='a'\nsha256='{'0' * 64}'\nscopes=['read']\nexpire=2030-01-01",
+            r'token\.0\.expire: nothing here has this name: did you mean "expires"',
+        ),
         (f"[[token]]\nname='a'\nsha256='{'0' * 64}'\nscopes=['reed']", 'did you mean "read"'),
         (f"[[token]]\nname='a'\nsha256='{'0' * 64}'\nscopes=[]", "at least one scope"),
         (f"[[token]]\nname='a'\nsha256='{'0' * 64}'\nscopes=['admin']\ntenant='x'", "admin sees all tenants"),
@@ -349,6 +360,14 @@ def test_a_broken_file_of_tokens_says_what_is_wrong(tmp_path: Path, text: str, w
     file.write_text(text, encoding="utf-8")
     with pytest.raises(InvalidTokens, match=why):
         Tokens.of_file(file)
+
+
+@pytest.mark.parametrize(
+    "origin", ["a.example", "https://a.example/chat", "https://a.example?x", "https://u@a.example", "*", "", "http://["]
+)
+def test_an_origin_that_no_browser_sends_is_refused(origin: str) -> None:
+    with pytest.raises(CannotServe, match="expected the origin of a page, without a path"):
+        parse_origin(origin)
 
 
 HEAVY = {
