@@ -25,7 +25,7 @@ class LeftItems(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """A fold of turns, with the items that it `left`, or of results: `without_results` utterances have none since then."""
+    """A fold of turns with the items that it `left`, or of results: `without_results` utterances have none since."""
 
     left: LeftItems | None
     without_results: int = 0
