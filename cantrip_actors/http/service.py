@@ -33,7 +33,8 @@ LOOK_AT_TOKENS: Final = 1.0
 class Service:
     """The state that all requests share. Enter it with `async with` in the event loop of its runtime.
 
-    `cantrips` are the ones that clients may cast, by name. `tokens` are the accepted ones; None needs no token
+    `cantrips` are the ones that clients may cast, by name. Give them to `Runtime.open`, too: it continues entities of an
+    earlier process with them, and begins submissions; without them both wait. `tokens` are the accepted ones; None needs no token
     (`--no-auth`).
     With `authentication`, a backend of Starlette, it decides about requests in place of tokens: it returns the scopes,
     and the user, who may be a `Token`. `hosts` are the names by which clients reach the service, and `origins` those of
