@@ -82,7 +82,7 @@ class Gate:
     `timeout` is in seconds; a call that takes longer is an error observation. A `blocking` function runs in a worker
     thread. `risks` are the risks that the gate brings into a circle: "private_data", "untrusted_content", "way_out".
     `retry` calls the function again if it raises one of the exceptions `retry.on`; only an `idempotent` or `read_only`
-    gate may have it, or one whose function takes the call, because `call.call_id` is the same in all attempts.
+    gate may have it, or one whose function takes the call, because `call.id` is the same in all attempts.
     A query shows the beginning and the end of a result with more than `max_shown` characters; the loom has all of it.
     """
 
@@ -143,7 +143,7 @@ class Gate:
         if not (self.idempotent or self.read_only or self.site):
             raise InvalidCantrip(
                 f"gate {self.name}: retry: a gate that may be called twice is idempotent=True or read_only=True, or "
-                "its function has a parameter annotated with GateCall and uses call.call_id as the key of what it does"
+                "its function has a parameter annotated with GateCall and uses call.id as the key of what it does"
             )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

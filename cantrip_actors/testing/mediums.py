@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 import anyio
 import anyio.to_thread
 
-from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
+from cantrip_actors import Cantrip, Circle, InvalidCantrip, Runtime, gate, scripted
 from cantrip_actors.circle.medium import (
     Answer,
     Exceeded,
@@ -400,6 +400,8 @@ def check_medium(
     Raises:
         BrokenLaw: the first law that is broken.
     """
+    if isinstance(medium, str):
+        raise InvalidCantrip(f'medium: expected a Medium, such as MyMedium(), got its name "{medium}"')
     validate_medium(medium)
     for backend in backends or ("asyncio", *(("trio",) if find_spec("trio") else ())):
         anyio.run(_check_all, _Trial(medium, programs, ProgramLimits(seconds=seconds)), backend=backend)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from cantrip_actors import InvalidCantrip
 from cantrip_actors.mediums import Answer, GateError, ProgramCall, ProgramLimits, ProgramRun, Stepped, medium
 from cantrip_actors.terms.messages import ToolDefinition
 from cantrip_actors.testing import BrokenLaw, MediumPrograms, check_medium
@@ -309,3 +310,9 @@ def test_a_broken_law_is_named_with_what_was_expected_and_what_came(breaker: Wor
     assert f'medium "words" breaks {law}' in str(broken.value)
     assert expected in str(broken.value)
     assert ", got " in str(broken.value)
+
+
+@pytest.mark.rule("B-20")
+def test_the_name_of_a_medium_is_refused_in_place_of_the_medium() -> None:
+    with pytest.raises(InvalidCantrip, match=r'medium: expected a Medium, .* got its name "python"'):
+        check_medium("python", None)  # type: ignore[arg-type]

@@ -319,10 +319,31 @@ class TestFaults:
         with pytest.raises(ValueError, match=match):
             InjectedFault(**arguments)
 
-    def test_other_arguments_that_make_no_sense_are_refused(self) -> None:
-        for arguments in ({"nodes": 0}, {"backend": "curio"}, {"latency": (2, 1)}, {"faults": ["kill"]}):
-            with pytest.raises(ValueError, match=next(iter(arguments))):
-                simulate(ask_twice, 0, **arguments)  # type: ignore[arg-type]
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"nodes": 0},
+            {"backend": "curio"},
+            {"latency": (2, 1)},
+            {"latency": 5},
+            {"within": 0},
+            {"lasts": 0},
+            {"lasts": "1d"},
+            {"faults": ["kill"]},
+            {"faults": [InjectedFault("kill", at=1, process=2)]},
+            {"check": 5},
+            {"reset": 5},
+        ],
+    )
+    def test_other_arguments_that_make_no_sense_are_refused(self, arguments: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=f"{next(iter(arguments))}: expected"):
+            simulate(ask_twice, 0, **arguments)
+
+    def test_a_scenario_that_is_no_async_function_is_named(self) -> None:
+        with pytest.raises(ValueError, match="scenario: expected an async function"):
+            simulate(None, 0)  # type: ignore[arg-type]
+        with pytest.raises(SimulationFailed, match="scenario: expected an async function, got one that returned 5"):
+            simulate(lambda process: 5, 0)  # type: ignore[arg-type,return-value]
 
 
 class TestFailures:

@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from cantrip_actors.loom import Loom
+from cantrip_actors.terms.arguments import check as check_fits
 from cantrip_actors.terms.arguments import check_kind, check_whole, is_number
 from cantrip_actors.testing.simulation.faults import FAULT_KINDS, FaultKind, InjectedFault, draw_faults
 from cantrip_actors.testing.simulation.outside import NotSimulated
@@ -149,12 +150,14 @@ def simulate(
     check_whole("nodes", nodes, 1)
     if backend not in ("asyncio", "trio"):
         raise ValueError(f"backend: expected 'asyncio' or 'trio', got {backend!r}")
-    if not (len(latency) == 2 and all(map(is_number, latency)) and 0 < latency[0] <= latency[1]):
-        raise ValueError(f"latency: expected the shortest and the longest seconds, above 0, got {latency!r}")
+    _check_functions(scenario, check, reset)
+    _check_seconds(within, latency, lasts)
     if faults is None:
         faults = draw_faults(Random(f"{name} faults"), nodes, within, kinds)
     for fault in faults:
         check_kind("faults", fault, InjectedFault, "InjectedFault values")
+        if fault.process > nodes:
+            raise ValueError(f"faults: expected faults of processes up to {nodes}, the number of nodes, got {fault!r}")
     course = _Course(scenario, name, backend, nodes, latency, lasts, check, reset)
     world = course.run(faults, shuffles=shuffles)
     if world.error is None:
@@ -165,6 +168,21 @@ def simulate(
     if shrink:
         least, is_shuffled, world = _shrink(course, least, world, shuffles=shuffles)
     raise _make_failure(course, least, world, shuffles=is_shuffled) from world.error
+
+
+def _check_functions(scenario: object, at_end: object, reset: object) -> None:
+    check_fits(callable(scenario), "scenario", "an async function of a SimulatedProcess", scenario)
+    check_fits(at_end is None or callable(at_end), "check", "a function of a Loom, or None", at_end)
+    check_fits(callable(reset), "reset", "a function without arguments", reset)
+
+
+def _check_seconds(within: object, latency: object, lasts: object) -> None:
+    for what, value in (("within", within), ("lasts", lasts)):
+        if not (is_number(value) and value > 0):
+            raise ValueError(f"{what}: expected seconds above 0, got {value!r}")
+    pair = latency if isinstance(latency, tuple | list) else ()
+    if not (len(pair) == 2 and all(map(is_number, pair)) and 0 < pair[0] <= pair[1]):
+        raise ValueError(f"latency: expected the shortest and the longest seconds, above 0, got {latency!r}")
 
 
 def _parse_seed(seed: int | str) -> str:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from inspect import isawaitable
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, TypeVar
@@ -196,7 +197,10 @@ class SimulatedWorld:
         self.note(process, "begins")
         try:
             with process.scope:
-                value = await self._scenario(SimulatedProcess(process))
+                running: object = self._scenario(SimulatedProcess(process))
+                if not isawaitable(running):
+                    raise TypeError(f"scenario: expected an async function, got one that returned {running!r:.80}")
+                value = await running
                 if not self._over.is_set():
                     self.note(process, "ends")
                     self._finish(process, value)
