@@ -7,10 +7,11 @@ a name of its own, and a timer that is not due. Then a process of its own opens 
 - *page*, *later page*: `runtime.entities(limit=20)`, the newest ones, and pages further on,
 - *send*: loading an entity by name, sending an intent, and its episode of two turns,
 - *timers*: the same by 50 timers that are due at once, for each of them,
-- *forget*: removing an entity, which rewrites the file of an SQLite loom, so that the content is not in it any more.
+- *forget*: removing an entity, which rewrites the file of an SQLite loom, so that the content is not in it any more,
+- *forget, at once*: the same for each of 50 entities that are removed at once, which share the rewriting.
 
-None of these may grow with the number of entities, but for *forget*. `--awake N` loads N entities in one process and
-keeps them loaded. `--plot FILE` draws the costs against the number as SVG.
+None of these may grow with the number of entities, but for the last two. `--awake N` loads N entities in one process
+and keeps them loaded. `--plot FILE` draws the costs against the number as SVG.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import orjson
 from bench.entities import KEEPER, policy, remember
 from bench.loom import new_id
 from bench.processes import alone, resident
-from cantrip_actors import Cantrip, Circle, Invocation, Runtime, scripted
+from cantrip_actors import Cantrip, Circle, Entity, Invocation, Runtime, scripted
 from cantrip_actors.looms import Mail, Record, Timer, decode, encode, open_store
 from cantrip_actors.wards import max_turns
 
@@ -47,13 +48,13 @@ LIMIT = 3.0
 """The highest ratio of a cost with the most entities to that with the fewest."""
 FLOOR = 2.0
 """Milliseconds below which a cost is not compared."""
-DUE, SENDS, PAGES, FORGOTTEN = 50, 100, 20, 3
+DUE, SENDS, PAGES, FORGOTTEN, AT_ONCE = 50, 100, 20, 3, 50
 LEAD = 2.0
 """Seconds for making the timers, besides a twentieth for each."""
 FAR = 4e9
 """A time in the far future."""
 AT = "2026-01-01T00:00:00.000Z"
-MEASURES = ("open", "page", "later page", "send", "timers", "forget")
+MEASURES = ("open", "page", "later page", "send", "timers", "forget", "forget, at once")
 
 
 async def _make_template() -> list[Record]:
@@ -128,20 +129,33 @@ async def _measure(url: str, count: int) -> dict[str, float]:
     async with Runtime.open(url, cantrips=[answers.cantrip], passivate_after=0.0) as runtime:
         figures["open"] = (time.perf_counter() - began) * 1e3
         figures["open_mb"] = (resident() - memory) / 1e6
-        names = [f"entity-{number}" for number in chance.sample(range(count), SENDS + DUE + FORGOTTEN)]
+        names = [f"entity-{number}" for number in chance.sample(range(count), SENDS + DUE + FORGOTTEN + AT_ONCE)]
         figures["page"], figures["later page"] = await _list_pages(runtime)
         figures["send"] = await _send_each(runtime, names[:SENDS])
         figures["timers"] = await _wake(runtime, names[SENDS : SENDS + DUE], answers)
+        forgotten = await _stop_each(runtime, names[SENDS + DUE :])
         costs = []
-        for name in names[SENDS + DUE :]:
-            entity = runtime.entity(name)
-            assert entity is not None
-            await entity.stop()
+        for entity in forgotten[:FORGOTTEN]:
             began = time.perf_counter()
             await runtime.forget(entity)
             costs.append(time.perf_counter() - began)
         figures["forget"] = median(costs) * 1e3
+        began = time.perf_counter()
+        async with anyio.create_task_group() as tasks:
+            for entity in forgotten[FORGOTTEN:]:
+                tasks.start_soon(runtime.forget, entity)
+        figures["forget, at once"] = (time.perf_counter() - began) / AT_ONCE * 1e3
     return figures
+
+
+async def _stop_each(runtime: Runtime, names: Sequence[str]) -> list[Entity]:
+    entities = []
+    for name in names:
+        entity = runtime.entity(name)
+        assert entity is not None
+        await entity.stop()
+        entities.append(entity)
+    return entities
 
 
 async def _list_pages(runtime: Runtime) -> tuple[float, float]:
@@ -215,14 +229,14 @@ def find_growth(rows: dict[int, dict[str, float]]) -> list[str]:
     return [
         f"{name}: {fewest[name]:.1f} ms with {min(rows):,} entities, {most[name]:.1f} ms with {max(rows):,}"
         for name in MEASURES
-        if name != "forget" and most[name] > FLOOR and most[name] > LIMIT * fewest[name]
+        if not name.startswith("forget") and most[name] > FLOOR and most[name] > LIMIT * fewest[name]
     ]
 
 
 def draw(rows: dict[int, dict[str, float]]) -> str:
     """Return an SVG with the milliseconds of each measure against the number of entities, both on logarithmic axes."""
     width, height, left, top = 640, 360, 60, 20
-    colours = ("#1f6feb", "#2da44e", "#8250df", "#bf3989", "#bc4c00", "#57606a")
+    colours = ("#1f6feb", "#2da44e", "#8250df", "#bf3989", "#bc4c00", "#57606a", "#953800")
     sizes = sorted(rows)
     decades = math.log10(sizes[-1] / sizes[0]) or 1.0
 

@@ -246,6 +246,15 @@ def _find_type(attribute: griffe.Attribute) -> str:
     return str(types.get(str(attribute.value)) or "")
 
 
+def _find_type_in(cls: griffe.Class, name: str) -> str:
+    """Return the type of an attribute or a field of a class, or of its bases; "" if it has none."""
+    for owner in (cls, *cls.mro()):
+        attribute = owner.attributes.get(name)
+        if attribute is not None and (annotation := _find_type(attribute)):
+            return annotation
+    return ""
+
+
 def _list_methods(target: griffe.Class) -> Iterator[tuple[str, griffe.Function]]:
     """Yield the public methods of a class that have a docstring."""
     for name, own in target.functions.items():
@@ -355,6 +364,10 @@ def _docstring(docstring: griffe.Docstring) -> Iterator[str]:
             yield from (f"{LISTED[section.kind]}:", "")
             for item in section.value:
                 shown = getattr(item, "name", "") or item.annotation
+                if section.kind is griffe.DocstringSectionKind.attributes and isinstance(
+                    docstring.parent, griffe.Class
+                ):
+                    shown = f"{shown}: {_find_type_in(docstring.parent, shown)}"
                 words = _one_line(item.description)
                 yield f"- `{shown}`: {words}" if shown else f"- {words}"
             yield ""

@@ -69,7 +69,7 @@ def _list_gaps(measured: ServiceFigures) -> Iterator[str]:
     for name, workers, reason in dict.fromkeys(
         (cell.service, cell.workers, reason) for cell, reason in measured.gaps.items()
     ):
-        yield f"{name}, {workers} workers: {reason}"
+        yield f"{name}, workers: {workers}: {reason}"
 
 
 def as_json(measured: ServiceFigures, command: str) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def as_json(measured: ServiceFigures, command: str) -> dict[str, Any]:
 def write_bars(measured: ServiceFigures, folder: Path) -> None:
     """Write service.html, and service.png where a Chromium is on PATH."""
     drawing = draw_charts(
-        (f"CPU a request, {workers} workers, {clients} clients (us, logarithmic; x: times ours)", bars)
+        (f"CPU a request, workers: {workers}, clients: {clients} (us, logarithmic; x: times ours)", bars)
         for workers, clients in _list_columns(measured)
         if (bars := list(_list_bars(measured, workers, clients)))
     )

@@ -20,7 +20,7 @@ __all__ = ["open_provider", "open_service", "read_tree_cpu"]
 
 ROOT = Path(__file__).parent.parent.parent
 TICKS = os.sysconf("SC_CLK_TCK")
-START = 60.0
+START = 180.0
 """Seconds that a service may take to start."""
 STOP = 10.0
 

@@ -110,8 +110,10 @@ def _answer_not_found(routes: Iterable[BaseRoute], request: Request, error: Any)
         methods = sorted({method for route in here for method in route.methods or ()})
         allowed = ", ".join(methods)
         problem = Problem(405, "method", f"expected one of the methods {allowed}", headers={"allow": allowed})
-    answer = problem.response()
-    return as_openai_error(answer) if request.url.path.startswith("/v1/") else answer
+    answer, path = problem.response(), request.url.path
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return as_anthropic_error(answer)
+    return as_openai_error(answer) if path.startswith("/v1/") else answer
 
 
 def _make_endpoint(service: Service, row: ApiRoute, describe: DescribeError) -> Endpoint:

@@ -33,8 +33,9 @@ LOOK_AT_TOKENS: Final = 1.0
 class Service:
     """The state that all requests share. Enter it with `async with` in the event loop of its runtime.
 
-    `cantrips` are the ones that clients may cast, by name. `tokens` are the accepted ones; None needs no token
-    (`--no-auth`).
+    `cantrips` are the ones that clients may cast, by name. Give them to `Runtime.open`, too: with them the runtime
+    continues entities of an earlier process, and begins submissions; without them both wait. `tokens` are the accepted
+    ones; None needs no token (`--no-auth`).
     With `authentication`, a backend of Starlette, it decides about requests in place of tokens: it returns the scopes,
     and the user, who may be a `Token`. `hosts` are the names by which clients reach the service, and `origins` those of
     other sites whose pages may use it. `telemetry` is that of the runtime, for `/metrics`. With `access_log` each

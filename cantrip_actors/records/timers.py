@@ -69,7 +69,7 @@ class Scheduled(Value, frozen=True, kw_only=True):
     queued: tuple[float, ...] = ()
     """Times that were due while the last firing was at work, and are next, oldest first."""
     caught_up: int = 0
-    """How many times that passed while no runtime was open have been made up for in a row."""
+    """The number of firings in a row for times that passed while no runtime was open."""
     last: str | None = None
     """The key of the last firing."""
     tenant: str = ""

@@ -115,7 +115,7 @@ class Process:
 
     def __init__(self, crash: Crash | None = None) -> None:
         check_kind("crash", crash, Crash | None, "a Crash, or None")
-        self.writes = 0
+        self.writes: int = 0
         """The writes so far."""
         self._crash = crash
         self._is_dead = False

@@ -12,7 +12,15 @@ pytestmark = [pytest.mark.rule("C-06"), pytest.mark.real_time]
 
 
 def test_a_filled_loom_is_whole_and_each_measure_has_a_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"SENDS": 2, "DUE": 2, "FORGOTTEN": 1, "PAGES": 2, "LEAD": 0.2, "BATCH": 8}.items():
+    for name, value in {
+        "SENDS": 2,
+        "DUE": 2,
+        "FORGOTTEN": 1,
+        "AT_ONCE": 2,
+        "PAGES": 2,
+        "LEAD": 0.2,
+        "BATCH": 8,
+    }.items():
         monkeypatch.setattr(scale, name, value)
     url = f"sqlite:{tmp_path}/loom.db"
     scale.fill(url, 20)

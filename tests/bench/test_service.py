@@ -103,8 +103,8 @@ def test_a_service_that_cannot_be_installed_or_has_no_store_is_a_line() -> None:
         return Path("python")
 
     text = as_text(measure_by(start, (SQLITE, POSTGRES, PEER), find_python))
-    assert "pydantic-ai, 4 workers: cannot be installed: no network" in text.splitlines()
-    assert "ours, Postgres, 1 workers: no Postgres on this machine, and no --postgres URL" in text.splitlines()
+    assert "pydantic-ai, workers: 4: cannot be installed: no network" in text.splitlines()
+    assert "ours, Postgres, workers: 1: no Postgres on this machine, and no --postgres URL" in text.splitlines()
 
 
 def test_the_ratio_is_to_ours_on_sqlite_under_the_same_load() -> None:

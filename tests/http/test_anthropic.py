@@ -6,7 +6,7 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, CrystalError, scripted
 from cantrip_actors.wards import max_turns
-from tests.http.serving import ADMIN, echo, served, token
+from tests.http.serving import ADMIN, echo, in_process, served, token
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-23")]
 
@@ -48,6 +48,16 @@ async def test_errors_have_the_shape_of_anthropics_api() -> None:
             assert "it is broken" in answer.text
             assert ("event: error" in answer.text) == stream
         assert len(on.runtime.loom.entities()) == 2
+
+
+async def test_unknown_paths_and_methods_below_messages_have_the_shape_of_anthropics_api() -> None:
+    async with in_process([echo()]) as on:
+        wrong = await on.ask("GET", "/v1/messages", 405)
+        unknown = await on.ask("POST", "/v1/messages/batches", 404, json={})
+        kinds = [(answer.json()["type"], answer.json()["error"]["type"]) for answer in (wrong, unknown)]
+        assert kinds == [("error", "invalid_request_error"), ("error", "not_found_error")]
+        assert wrong.headers["allow"] == "POST"
+        assert "code" in (await on.ask("POST", "/v1/batches", 404, json={})).json()["error"]  # OpenAI's
 
 
 async def test_a_request_has_what_anthropics_clients_send_with_it() -> None:

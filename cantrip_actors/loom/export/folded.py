@@ -25,14 +25,14 @@ class LeftItems(NamedTuple):
 
 
 class Fold(NamedTuple):
-    """What a fold did: of turns, what it `left`; of results only, how many utterances are `without_results` since."""
+    """A fold of turns with the items that it `left`, or of results: `without_results` utterances have none since."""
 
     left: LeftItems | None
     without_results: int = 0
 
 
 def read_folds(records: Iterable[Record], conversation: Conversation) -> dict[int, Fold]:
-    """Return what each fold did, by the index of its item. `records` are those that the conversation was made from."""
+    """Return each fold by the index of its item. The conversation was made from `records`."""
     shape, folds = Shape.of_header(conversation.header), dict[int, Fold]()
     state, parts = State(shape.parent_turn), iter(split_branches(records))
     for at, record in conversation.folds:

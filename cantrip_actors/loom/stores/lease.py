@@ -159,7 +159,7 @@ def name_lease(name: str) -> str:
 
 
 SERVICE: Final = "serves:"
-"""How the text of a lease begins with which a process says which cantrips it serves."""
+"""The prefix of the lease in which a process lists the cantrips that it serves."""
 
 
 def service_lease(owner: str, cantrips: Iterable[str]) -> str:

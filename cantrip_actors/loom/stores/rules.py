@@ -133,7 +133,7 @@ class Plan(Struct, eq=False):
     turns: dict[str, str] = {}
     """New turns, and the entities that they belong to."""
     standings: dict[str, EntityStanding] = {}
-    """How entities stand from now on, where it changes."""
+    """The new standing of each entity whose standing changes."""
     over: list[tuple[Tree, int]] = []
     """Root entities that end while mail waits for them, and the numbers of the records that end them."""
     timed_out: list[str] = []

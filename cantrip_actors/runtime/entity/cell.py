@@ -28,8 +28,9 @@ from supervisors import ActorRef, Crash, GaveUp, RestartedWith, Shutdown
 from supervisors.reasons import render_exception
 
 Adoption = Literal["at_once", "with_intent", "after_episode"]
-"""How an entity moves: its cell has the new cantrip, and the move is recorded as the entity is loaded, or with its next
-intent; or its cell has the old cantrip, to end the episode under way, and it is loaded anew for its next intent."""
+"""The moment at which an entity moves to another cantrip: its cell has the new cantrip, and the move is recorded as the
+entity is loaded, or with its next intent; or its cell has the old cantrip until the episode under way has ended, and it
+is loaded again for its next intent."""
 
 
 class EpisodeUnderWay(NamedTuple):

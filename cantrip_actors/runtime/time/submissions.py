@@ -193,7 +193,7 @@ async def _has_begun(tree: Tree, entity_id: str) -> bool:
 
 
 class _Content(NamedTuple):
-    """What a key was used to submit."""
+    """The content of a submission, which a repeated call with its key must have, too."""
 
     cantrip: str
     intent: str

@@ -261,7 +261,7 @@ class SimulatedProcess:
 
     def __init__(self, life: ProcessLife) -> None:
         self._life = life
-        self.random = life.make_chance()
+        self.random: Random = life.make_chance()
         """Random numbers of its own, from the seed; each life begins with the same ones."""
 
     @property
