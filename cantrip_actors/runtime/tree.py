@@ -71,7 +71,7 @@ from cantrip_actors.runtime.mail.questions import Questions
 from cantrip_actors.runtime.nodes.membership import Membership, Node
 from cantrip_actors.runtime.nodes.node import NodeActor, join
 from cantrip_actors.runtime.people.requests import Requests
-from cantrip_actors.runtime.time.clock import make_ahead
+from cantrip_actors.runtime.time.clock import find_loop_clock
 from cantrip_actors.runtime.time.scheduler import Casts, Scheduler, SchedulerActor
 from cantrip_actors.stream.events import DeltaEvent, EntityEvent, ServerChangedEvent
 from cantrip_actors.stream.reading import EpisodeEnd, read_events
@@ -243,7 +243,7 @@ class Tree(Core):
         store = await self._open_store()
         store.max_waiting = self.limits.max_waiting
         store.quarantine_for = self.limits.quarantine_for
-        store.ahead = make_ahead()
+        store.loop_clock = find_loop_clock()
         access = StoreAccess(store)
         try:
             self.attach(store, access, self._join(store))

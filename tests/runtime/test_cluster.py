@@ -1,7 +1,6 @@
 """Several runtimes that have joined one loom: which one runs an entity when a node dies, is full, or leaves."""
 
 import contextlib
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -27,11 +26,11 @@ from cantrip_actors import (
 )
 from cantrip_actors.gates import ask
 from cantrip_actors.loom import Unsure
-from cantrip_actors.runtime.time.clock import make_ahead
 from cantrip_actors.runtime.time.submissions import Submission
 from cantrip_actors.wards import max_turns
 from tests.loom import postgres
 from tests.runtime.spells import cantrip, done, say
+from tests.runtime.wall_clock import read_wall_clock
 
 
 def answering(delay: float = 0.1, name: str = "desk", turns: int = 10) -> Cantrip:
@@ -639,7 +638,7 @@ async def test_schedules_that_are_due_together_fire_once_and_soon_in_few_transac
     fired: list[tuple[str, float]] = []
 
     async def note(context: Any) -> object:
-        fired.append((context[-1].content, time.time() + make_ahead()()))
+        fired.append((context[-1].content, read_wall_clock()))
         return done("ok")
 
     desk, calls = cantrip(note, name="desk"), Counter[str]()
@@ -649,7 +648,7 @@ async def test_schedules_that_are_due_together_fire_once_and_soon_in_few_transac
         fired.clear()
         for name, runtime in (("w1", one), ("w2", two)):
             count_calls(runtime, calls, name)
-        due = time.time() + make_ahead()() + 30
+        due = read_wall_clock() + 30
         for n in range(200):
             at = datetime.fromtimestamp(due, UTC)
             await one.schedule(f"keeper-{n % 4}", f"intent {n}", at=at, id=f"s{n}")
@@ -677,7 +676,7 @@ async def test_a_timer_whose_first_node_is_frozen_is_carried_out_by_another_one(
     async with node(url, "w1") as one, node(url, "w2") as frozen:
         await (await one.invoke(DESK, "begin", name="keeper")).episode()
         frozen._tree.scheduler.carry_out_due = _sleep  # type: ignore[method-assign]
-        due = datetime.fromtimestamp(time.time() + make_ahead()() + 5, UTC)
+        due = datetime.fromtimestamp(read_wall_clock() + 5, UTC)
         for n in range(10):
             await one.schedule("keeper", f"intent {n}", at=due, id=f"s{n}")
         await anyio.sleep(9)

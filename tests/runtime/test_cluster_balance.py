@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Node, Runtime, gate
-from cantrip_actors.runtime.time.clock import make_ahead
 from tests.runtime.spells import cantrip, done, say
 from tests.runtime.test_cluster import answering, crashing, node
+from tests.runtime.wall_clock import read_wall_clock
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ DESK = answering()
 
 
 def in_seconds(seconds: float) -> datetime:
-    return datetime.fromtimestamp(time.time() + make_ahead()() + seconds, UTC)
+    return datetime.fromtimestamp(read_wall_clock() + seconds, UTC)
 
 
 def count_firings(runtime: Runtime, fired: Counter[str], name: str) -> None:

@@ -1,7 +1,6 @@
 """Schedules and timers: each firing happens once, at its time, in virtual time as in real time."""
 
 import math
-import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,7 +26,6 @@ from cantrip_actors.gates import wake_me
 from cantrip_actors.loom.stores.store import NextDue
 from cantrip_actors.records.records import GateFinished, IntentGiven
 from cantrip_actors.records.timers import Timer
-from cantrip_actors.runtime.time.clock import make_ahead
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
@@ -35,6 +33,7 @@ from tests.exhaustive import part
 from tests.loom import postgres
 from tests.runtime.kills import intents
 from tests.runtime.spells import cantrip, done, say
+from tests.runtime.wall_clock import read_wall_clock
 
 HOUR, DAY = 3600.0, 86_400.0
 
@@ -74,7 +73,7 @@ def casts(runtime: Runtime) -> list[str]:
 
 def local(seconds: float = 0.0) -> str:
     """Return a future time, in UTC, without an offset."""
-    return datetime.fromtimestamp(time.time() + make_ahead()() + seconds, UTC).replace(tzinfo=None).isoformat()
+    return datetime.fromtimestamp(read_wall_clock() + seconds, UTC).replace(tzinfo=None).isoformat()
 
 
 # -------------------------------------------------------------------------------------------------------------- firing

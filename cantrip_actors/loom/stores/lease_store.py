@@ -37,8 +37,6 @@ class LeaseStore(ABC):
     """Whether time alone ends a lease, even of a living process: then a thread must renew it."""
     quarantine_for: float | None = QUARANTINE_FOR
     """Seconds that the first quarantine of an entity lasts; None if a person has to lift it."""
-    ahead: Callable[[], float] | None = None
-    """Return how many seconds its clock runs ahead: in virtual time, as many as that of the event loop."""
     _known: Known
     _contended: tuple[type[Exception], ...] = ()
     """The driver's error for a claim at the same moment as another one."""
@@ -134,12 +132,8 @@ class LeaseStore(ABC):
         """Return the quarantines, in the order of the entities' ids. One that is over stays until a claim ends it."""
 
     @abstractmethod
-    def read_clock(self) -> float:
-        """Return the seconds since 1970 by the clock of the loom's server, or else of this machine."""
-
     def clock(self) -> float:
-        """Return the seconds since 1970 by the clock of the loom; it runs ahead as far as `ahead` says."""
-        return self.read_clock() if self.ahead is None else self.read_clock() + self.ahead()
+        """Return the seconds since 1970 by the clock of the loom."""
 
     def served(self) -> frozenset[str]:
         """Return the names and content ids of the cantrips that other living processes serve (`service_lease`)."""

@@ -60,6 +60,15 @@ class NextDue(NamedTuple):
     has_submission: bool
 
 
+class LoopClock(NamedTuple):
+    """The clock of an event loop; in virtual time it runs ahead of the monotonic one."""
+
+    now: Callable[[], float]
+    """Returns the loop's seconds, in any thread."""
+    behind: float
+    """By how many seconds it was behind the monotonic clock at first."""
+
+
 class EntitySpan(NamedTuple):
     """Where records of an entity are in its tree."""
 
@@ -104,6 +113,8 @@ class Store(LeaseStore):
     """The number of bytes of records that it has appended."""
     numbers_in_order: bool = True
     """Whether records and mail are committed in the order of their numbers."""
+    loop_clock: LoopClock | None = None
+    """The clock of the runtime's event loop, with which `clock` runs ahead in virtual time."""
     connections: int = 0
     """The number of connections to a server so far: after each new one the loom may be another replica."""
     max_waiting: int = 1000
@@ -451,8 +462,17 @@ class Store(LeaseStore):
         """Call `receive` for each hint, and once at the beginning, until `stopped`; blocks. Raises LoomError."""
 
     def read_clock(self) -> float:
-        """Return the seconds since 1970 by the clock of this machine."""
+        """Return the seconds since 1970 by the clock of the loom's server, or else of this machine."""
         return time.time()
+
+    def clock(self) -> float:
+        """Return the seconds since 1970 by the clock of the loom; in virtual time it runs ahead as the event loop does.
+
+        Any thread may ask.
+        """
+        loop = self.loop_clock
+        wall = self.read_clock()
+        return wall if loop is None else wall + loop.behind - (time.monotonic() - loop.now())
 
     @abstractmethod
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:

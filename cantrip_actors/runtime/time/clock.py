@@ -8,21 +8,21 @@ week and see the schedules, the budgets and the records of that week.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from anyio.lowlevel import RunVar
 
+from cantrip_actors.loom.stores.store import LoopClock
 from supervisors.waiting import find_event_loop
 
 _behind: RunVar[float] = RunVar("cantrip_actors.runtime.time.clock")
 """By how many seconds the event loop's clock was behind the monotonic one when it was first asked."""
 
 
-def make_ahead() -> Callable[[], float]:
-    """Return a function for `Store.ahead` that any thread may call. Call this in the event loop of the runtime."""
+def find_loop_clock() -> LoopClock:
+    """Return the clock of the running event loop, for the clock of a store."""
     now = find_event_loop().now
     try:
-        at_first = _behind.get()
+        behind = _behind.get()
     except LookupError:
-        _behind.set(at_first := time.monotonic() - now())
-    return lambda: at_first - (time.monotonic() - now())
+        _behind.set(behind := time.monotonic() - now())
+    return LoopClock(now, behind)
