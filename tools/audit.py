@@ -29,6 +29,7 @@ ACCEPTED: dict[str, str] = {}
 HELD = {
     "atif": "trajectories of the export claim version 1.8 of the format",
     "cantrip-supervisors": "the other distribution of this repository, released together",
+    "hypercorn": "private parts of its connections are replaced, for clients that are slow",
     "mcp": "a new major version changes the interfaces of servers and clients",
     "pydantic-monty": "a snapshot belongs to one version, and 1.5 renames what we call",
     "pydantic-monty-client": "as pydantic-monty",
