@@ -26,6 +26,7 @@ from urllib.parse import quote
 import anyio
 import anyio.abc
 import orjson
+from anyio.streams.buffered import BufferedByteReceiveStream
 
 from bench.turns_worker import cantrip_of
 from cantrip_actors import Cantrip, Circle, DeltaEvent, Runtime
@@ -58,22 +59,21 @@ class TimedProvider:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
         """Yield its address."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        try:
-            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        finally:
-            server.close()
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, self._serve)
+            yield f"http://127.0.0.1:{listener.extra(anyio.abc.SocketAttribute.local_port)}/v1"
+            tasks.cancel_scope.cancel()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
-                await reader.readexactly(length)
-                self.arrived = time.perf_counter()
-                writer.write(make_answer(self.chunks))
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
+    async def _serve(self, client: anyio.abc.SocketStream) -> None:
+        stream = BufferedByteReceiveStream(client)
+        async with client:
+            with suppress(anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
+                while True:
+                    head = (await stream.receive_until(b"\r\n\r\n", 1 << 16)).lower()
+                    await stream.receive_exactly(int(head.partition(b"content-length:")[2].partition(b"\r\n")[0]))
+                    self.arrived = time.perf_counter()
+                    await client.send(make_answer(self.chunks))
 
 
 def make_answer(chunks: int) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -90,3 +91,5 @@ async def _ask(port: int, tally: _Tally, end: float) -> None:
             is_last = time.perf_counter() >= end
     finally:
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()

@@ -49,7 +49,7 @@ async def ask(schema: dict[str, Any], answer: object) -> str:
         pytest.param({"enum": ["x" * 20_001]}, "more than 100 objects and lists, or 20,000", id="long"),
         pytest.param(nest(98), "an answer", id="deep"),
         pytest.param(nest(150), "more than 100 levels", id="too deep"),
-        pytest.param({"type": 5}, "expected a json schema", id="no schema"),
+        pytest.param({"type": 5}, "expected a JSON Schema", id="no schema"),
     ],
 )
 async def test_a_question_with_a_costly_schema_is_asked_without_its_patterns_or_refused(
