@@ -39,7 +39,7 @@ def read_mail(
     key, sender = mail.key, mail.sender or None
     match mail.kind, mail.body.get("instructions"):
         case "compact", str() | None as instructions:
-            return Compact(instructions, key, sender) if can_fold else Void(NOTHING_TO_FOLD)
+            return Compact((instructions or "").strip() or None, key, sender) if can_fold else Void(NOTHING_TO_FOLD)
         case "undo", _:
             return Undo(key, sender) if can_undo else Void("the entity has no intent to undo")
         case _:

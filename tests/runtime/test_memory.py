@@ -216,6 +216,17 @@ class TestCompact:
         assert (asked[0].content or "").endswith("Keep all addresses.")
         assert "[folded: turns 1-1]\nAnna lives in Oslo." in intents(crystal.invocations[-1])
 
+    async def test_blank_instructions_ask_no_crystal_for_a_summary(self) -> None:
+        crystal = scripted(answer)
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.invoke(cantrip(crystal), "one", name="n")
+            await entity.episode()
+            asked = len(crystal.invocations)
+            assert await entity.compact(" ")
+            assert len(crystal.invocations) == asked
+            await entity.send("two")
+        assert "[folded: turns 1-1]" in intents(crystal.invocations[-1])
+
     async def test_there_may_be_nothing_to_fold(self) -> None:
         async with Runtime.open("memory:") as runtime:
             entity = await runtime.ensure("n", cantrip(lambda _: done("ok")))
