@@ -1,9 +1,9 @@
-"""`python -m bench delays`: what lies between a call and the provider's socket, and between that and a subscriber.
+"""`python -m bench delays`: the delays from a call to the provider's socket, and from there to a subscriber.
 
 *to the socket* is the time from `runtime.cast` until a provider on this machine has the whole request, over a kept
 connection: median and 95th percentile. *a chunk* is the CPU of one streamed event from the socket to `run.events()`:
-the difference between answers of many chunks and of few. *a cast* is the CPU of a cast beside its turns: what is left
-of a cast with one turn when the cost of a turn is taken off. *round trips* are those of a turn on Postgres, and of a
+the difference between answers of many chunks and of few. *a cast* is the CPU of a cast beside its turns: that of
+a cast with one turn, less the cost of a turn. *round trips* are those of a turn on Postgres, and of a
 cast beside its turns, counted by a relay in front of the server. The goals are those of the project; none is a limit.
 """
 

@@ -35,6 +35,7 @@ class EventLoop(abc.ABC):
     Attributes:
         cancelled: the exception that this loop raises in a cancelled task.
         now: the loop's clock, in seconds.
+        has_machine_time: whether this clock is known to be the machine's, and not one of a test.
         current_task: returns the running task.
         wake: wakes a task: takes the `waiter` of the mailbox or caller that it waits for.
         make_scope: makes a cancel scope: anyio's own class for this loop, without its dispatch.
@@ -43,6 +44,7 @@ class EventLoop(abc.ABC):
 
     cancelled: type[BaseException]
     now: Callable[[], float]
+    has_machine_time: bool = False
     current_task: Callable[[], object]
     wake: Callable[[Any], object]
 
@@ -75,6 +77,10 @@ class _AsyncioLoop(EventLoop):
         is_plain = getattr(type(loop), "create_future", None) is asyncio.BaseEventLoop.create_future
         self._create_future = functools.partial(asyncio.Future, loop=loop) if is_plain else loop.create_future
         self.now = loop.time
+        # uvloop's loop is no BaseEventLoop; its time is that of its last step, which is old in another thread
+        self.has_machine_time = (
+            not isinstance(loop, asyncio.BaseEventLoop) or type(loop).time is asyncio.BaseEventLoop.time
+        )
         self.current_task = functools.partial(asyncio.current_task, loop)
         self.wake = _wake_future
 

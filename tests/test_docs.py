@@ -1,11 +1,11 @@
-"""Every example in README.md and docs/ runs as printed: what a page shows is what happens.
+"""Every example in README.md and docs/ runs as printed.
 
 A page is one program, run from top to bottom in an empty folder, in one namespace and one event loop:
 
 - ``python`` blocks are executed; a block may use ``await`` and ``async with`` at its top level;
 - a block with ``file=NAME`` after its language is written to that file first (a recipe that a later command reads);
 - ``console`` blocks: each line ``$ cantrip ...`` or ``$ python ...`` is run, and must succeed, or exit with what a
-  comment says (``# exit 3``). What stands below it is compared with what it prints; ``...`` matches anything. A
+  comment says (``# exit 3``). Its output is compared with the lines below it; ``...`` matches anything. A
   comment that begins with ``# until`` or ``# needs`` says why a command is not run;
 - a block of a comparison whose statements are counted says so, ``python counted``;
 - a block that cannot run says so in its language, ``python no-run``, and begins with a comment that says why.

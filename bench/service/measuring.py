@@ -27,7 +27,7 @@ class LoadedService(NamedTuple):
     app: str
     """The module of `bench.service.apps`."""
     requirements: tuple[str, ...] = ()
-    """What is installed for it; nothing for this project, which runs in the environment of the bench."""
+    """The packages to install for it; this project runs in the environment of the bench."""
     store: str = "memory"
 
 
@@ -63,7 +63,7 @@ class ServiceFigures(NamedTuple):
     gaps: Mapping[Cell, str]
     rounds: int
     versions: Mapping[str, str] = {}
-    """What was installed, by service."""
+    """The installed packages with their versions, by service."""
 
 
 @contextmanager

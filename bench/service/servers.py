@@ -1,4 +1,4 @@
-"""The processes of a measurement: the provider, and a service with its workers, whose CPU is read from /proc."""
+"""The processes of a measurement: the provider, and a service with its workers. Their CPU is read from /proc."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from bench.turns_where import PHASES, take_samples
 __all__ = ["FILE", "note_phases", "render_phases"]
 
 FILE = "BENCH_PHASES"
-"""The variable with the file into which a worker writes its samples; without it there are none."""
+"""The variable with the file into which a worker writes its samples; without it the worker takes no samples."""
 
 _SERVER = "the service: uvicorn, starlette, fastapi, the handler"
 _CLIENT = "the connection to the provider: httpx, httpcore"

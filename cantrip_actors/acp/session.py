@@ -438,7 +438,7 @@ class EditorSession:
             return
         self._asked.add(request.id)
         try:
-            why = await self._put(request)
+            why = await self._ask_and_decide(request)
             if why is not None:
                 _log.warning("a request stays open", entity=request.entity, why=why)
                 await self._tell_who_decides(request, why)
@@ -447,7 +447,7 @@ class EditorSession:
         finally:
             self._asked.discard(request.id)
 
-    async def _put(self, request: Request) -> str | None:
+    async def _ask_and_decide(self, request: Request) -> str | None:
         """Ask the editor's user, and record the decision; return why the request stays open, if it does."""
         try:
             if request.kind != "question":

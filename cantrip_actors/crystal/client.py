@@ -2,9 +2,9 @@
 
 **Connections.** Within `async with crystal:` connections are kept for the next queries of that event loop: a runtime
 does this while a crystal is in use. A query borrows a client with one connection, because the pool of an httpx client
-looks at all of its connections for each query, which takes 20 ms with 500 of them. A client that the caller gave is
-shared by all queries, and is never closed here. A query outside of both makes a client of its own, and leaves nothing
-behind.
+looks at all of its connections for each query, which takes 20 ms with 500 of them. Nothing in an httpx client belongs
+to the task that opened it, so another task may use it, and close it. A client that the caller gave is shared by all
+queries, and is never closed here. A query outside of both makes a client of its own, and leaves nothing behind.
 
 **Time.** Three limits (`Timeouts`), all of them on progress and none on bytes, so that a server which keeps its
 connection warm with comments cannot keep a turn waiting for ever. Once a response is complete, the rest of its stream
@@ -20,11 +20,13 @@ may authenticate (`access.py`); if the provider refuses its credentials, they ar
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import ssl
 import time
 from base64 import b64encode
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -71,9 +73,6 @@ KEPT: Final = 3.0
 
 REDIRECTS: Final = 4
 """The most addresses of a query: a server may redirect it, within its own host (307, 308)."""
-
-MOST_KEPT: Final = 100
-"""How many unused connections are kept."""
 
 ERROR_BYTES: Final = 64 * 1024
 """How many bytes of the body of an error are read."""
@@ -219,30 +218,30 @@ class _KeptClients:
 
     def __init__(self) -> None:
         self.users = 0
-        """How many blocks keep connections; without any, a client is closed after its query."""
-        self._unused: list[httpx.AsyncClient] = []
+        """The number of blocks that keep connections; without any, a client is closed after its query."""
+        self._unused: deque[tuple[float, httpx.AsyncClient]] = deque()
+        """Each client with the time of its last query, oldest first."""
 
     @asynccontextmanager
     async def borrow(self) -> AsyncIterator[httpx.AsyncClient]:
         """Yield a client that no other query uses meanwhile."""
-        client = self._unused.pop() if self._unused else _make_client()
+        client = self._unused.pop()[1] if self._unused else _make_client()
         try:
             yield client
         finally:
-            if self.users and len(self._unused) < MOST_KEPT:
-                self._unused.append(client)
-            else:
-                await self._close(client)
+            now = anyio.current_time()
+            self._unused.append((now, client))
+            await self._close(before=now - KEPT if self.users else math.inf)
 
     async def close(self) -> None:
         """Close the unused clients."""
-        while self._unused:
-            await self._close(self._unused.pop())
+        await self._close(before=math.inf)
 
-    @staticmethod
-    async def _close(client: httpx.AsyncClient) -> None:
+    async def _close(self, *, before: float) -> None:
+        """Close the clients that have not been used since that time."""
         with anyio.CancelScope(shield=True):
-            await client.aclose()
+            while self._unused and self._unused[0][0] < before:
+                await self._unused.popleft()[1].aclose()
 
 
 class Client:

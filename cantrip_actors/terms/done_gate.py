@@ -1,4 +1,4 @@
-"""The gate `done`, whose argument is the answer (CIRCLE-8), and the making of gates without a function (SPEC 4.4)."""
+"""The gate `done`, with the answer as its argument (CIRCLE-8), and gates without a function (SPEC 4.4)."""
 
 from __future__ import annotations
 

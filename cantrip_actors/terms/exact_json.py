@@ -25,25 +25,35 @@ def has_long_number(text: str | bytes) -> bool:
     return (_LONG.search(text) if isinstance(text, str) else _LONG_IN_BYTES.search(text)) is not None
 
 
-def parse_exactly(text: str | bytes) -> Any:
+def parse_exactly(text: str | bytes, *, strict: bool = True) -> Any:
     """Return the value of a JSON text.
 
     Every door reads JSON with this function: answers of providers, recordings, crystals of users, MCP, ACP, HTTP and
     the command line. Of two keys that are the same, the last counts. Whole numbers are exact. Half a character, which
-    no store and no provider takes, becomes U+FFFD.
+    no store and no provider takes, becomes U+FFFD. If it is not `strict`, texts may have line breaks and tabs as they
+    are.
 
     Raises ValueError, which says what is wrong: the text is not JSON, it nests too deeply, or a number is too large.
     """
     data = replace_half_characters(_encode(text) if isinstance(text, str) else text)
     is_long = has_long_number(data)
     try:
-        return _parse_slowly(data) if is_long else orjson.loads(data)
+        return _parse_slowly(data, strict=strict) if is_long else orjson.loads(data)
     except RecursionError:
         raise TooDeep("expected JSON of fewer levels") from None
     except ValueError:
+        if not strict and not is_long:
+            return _parse_lenient(data)
         if not is_long:
             _explain(data)
         raise
+
+
+def _parse_lenient(data: bytes) -> Any:
+    try:
+        return _parse_slowly(data, strict=False)
+    except RecursionError:
+        raise TooDeep("expected JSON of fewer levels") from None
 
 
 def _encode(text: str) -> bytes:
@@ -83,21 +93,12 @@ def read_arguments(value: object) -> dict[str, Any] | None:
         if not value.strip():
             return {}
         try:
-            value = _parse_arguments(value)
+            value = parse_exactly(value, strict=False)
         except ValueError:
             return None
     if value is None:
         return {}
     return _replace_surrogates(dict(value)) if isinstance(value, Mapping) else None
-
-
-def _parse_arguments(text: str | bytes) -> Any:
-    try:
-        return parse_exactly(text)
-    except (TooDeep, TooLargeNumber):
-        raise
-    except ValueError:
-        return _parse_slowly(replace_half_characters(_encode(text) if isinstance(text, str) else text), strict=False)
 
 
 def is_cut_off(text: str | None) -> bool:

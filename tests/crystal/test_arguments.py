@@ -26,6 +26,8 @@ READ = [
     (f'{{"a": {10**30}, "b": "\\ud83d"}}', {"a": 10**30, "b": "\ufffd"}),
     ('{"a": "one\ntwo\tthree"}', {"a": "one\ntwo\tthree"}),
     ('{"a": 1e400}', None),
+    pytest.param(f'{{"a": "one\ntwo", "b": {"[" * 100_000}', None, id="too deep, and cut off"),
+    pytest.param(f'{{"a": "one\ntwo", "b": {"[" * 100_000}{"]" * 100_000}}}', None, id="too deep"),
     ("[1]", None),
     ('{"a": ', None),
 ]

@@ -10,6 +10,7 @@ import httpx
 import httpx2
 import pytest
 
+from cantrip_actors.crystal import client as client_module
 from cantrip_actors.crystal.client import GRACE, Timeouts
 from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
 from cantrip_actors.crystal.query import Query, ask
@@ -102,6 +103,25 @@ class TestAnswers:
             assert server.connections == 4
             await put(crystal)
             assert server.connections == 5
+
+    async def test_connections_that_many_queries_at_once_have_left_are_closed_by_a_later_query(self, monkeypatch):
+        clients, make_client = [], client_module._make_client
+
+        def make_and_note():
+            clients.append(make_client())
+            return clients[-1]
+
+        monkeypatch.setattr(client_module, "_make_client", make_and_note)
+        monkeypatch.setattr(client_module, "KEPT", 0.05)
+        async with FaultyServer([Reply(body("openai"), drip=100, pause=0.001)]) as server:
+            async with made("openai", server.url) as crystal:
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(3):
+                        tasks.start_soon(put, crystal)
+                await anyio.sleep(0.1)
+                await put(crystal)
+                assert sorted(client.is_closed for client in clients) == [False, True, True]
+            assert all(client.is_closed for client in clients)
 
     async def test_a_query_that_outlives_the_block_is_answered(self):
         async with FaultyServer([Reply(body("openai"), drip=100, pause=0.001)]) as server:

@@ -580,7 +580,7 @@ class Loom:
         return [first for first in list_first_turns(self.lineage(turn_id)) if first in path]
 
     def originals(self, entity_id: str) -> list[str]:
-        """Return the entities whose turns lead to an entity, oldest first: what it was forked from, and itself."""
+        """Return the originals from which an entity was forked, oldest first, and the entity itself."""
         line = [entity_id]
         header = self.header(entity_id)
         while header.forked and header.parent_turn is not None:

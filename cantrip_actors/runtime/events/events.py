@@ -80,7 +80,7 @@ class Subscription(AsyncIterator[EntityEvent]):
         return event
 
     def _take_arrived(self) -> EntityEvent | None:
-        """Return the next event that has arrived and is wanted; None if there is none."""
+        """Return the next event that has arrived and is wanted; None if it has not arrived."""
         if self._first:
             return self._first.popleft()
         while self._next < (self._ring.end if self._end is None else self._end):

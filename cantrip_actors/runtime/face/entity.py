@@ -458,8 +458,8 @@ class Entity(Generic[Answer_co]):
         """Fold older turns out of the context now; a working entity does so before its next query.
 
         With `instructions` a crystal writes the summary and obeys them: the one of `folding.summary`, else the entity's
-        own; a blank text is none. It returns when the fold is recorded: False if there was nothing to fold. `key` and
-        `by` as for `send`. Raises EntityEnded, KeyUsed.
+        own; a blank text does not count. It returns when the fold is recorded: False if there was nothing to fold.
+        `key` and `by` as for `send`. Raises EntityEnded, KeyUsed.
         """
         check_kind("instructions", instructions, str | None, "a text, or None", InvalidIntent)
         await self._make_loadable(key)

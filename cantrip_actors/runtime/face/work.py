@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
 
 MOST_WAITING: Final = 10_000
-"""The most intents that are looked through for one that waits."""
+"""The most waiting intents that `Work.note` reads to find its own."""
 MailState = Literal["waiting", "working", "settled", "refused", "withdrawn"]
 
 
@@ -132,12 +133,15 @@ class Work(Generic[Answer_co]):
         It reads the loom in the calling thread: see `Runtime.read`.
         """
         store = self._tree.store
-        intents = list_intents(store.records(self.entity_id))
-        note = next((intent.note for intent in intents if (intent.key or "") == self._intent_key), None)
-        if note is None and self.state == "waiting":
+        row = store.find_mail(self.entity_id, self._intent_key)
+        if row is not None and row.taken is None:
             waiting = (mail for _, mail in store.pending(self.entity_id, MOST_WAITING))
-            note = next((mail.body.get("note") for mail in waiting if mail.key == self._intent_key), None)
-        return self._tree.guard.redactor.value(note)
+            notes = (mail.body.get("note") for mail in waiting if mail.key == self._intent_key)
+        else:
+            first, most = (0, sys.maxsize) if row is None or row.taken is None else (row.taken, 1)
+            intents = list_intents(store.records(self.entity_id, after=first - 1, limit=most))
+            notes = (intent.note for intent in intents if (intent.key or "") == self._intent_key)
+        return self._tree.guard.redactor.value(next(notes, None))
 
     def find_outcome(self, *, redacted: bool = False) -> Outcome | None:
         """Return how its episode ended, with `redacted` without secrets; None while it has not ended.

@@ -18,11 +18,16 @@ _behind: RunVar[float] = RunVar("cantrip_actors.runtime.time.clock")
 """By how many seconds the event loop's clock was behind the monotonic one when it was first asked."""
 
 
-def find_loop_clock() -> LoopClock:
-    """Return the clock of the running event loop, for the clock of a store."""
-    now = find_event_loop().now
+def find_loop_clock() -> LoopClock | None:
+    """Return the clock of the running event loop, for that of a store; None if its time is the machine's.
+
+    Call it in the event loop of the runtime.
+    """
+    loop = find_event_loop()
+    if loop.has_machine_time:
+        return None
     try:
         behind = _behind.get()
     except LookupError:
-        _behind.set(behind := time.monotonic() - now())
-    return LoopClock(now, behind)
+        _behind.set(behind := time.monotonic() - loop.now())
+    return LoopClock(loop.now, behind)
