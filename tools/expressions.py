@@ -333,11 +333,11 @@ def find_slow_text(pattern: re.Pattern[Any], characters: int) -> str | None:
 
 def _grows(pattern: re.Pattern[Any], start: str, pump: str, end: str, *, is_anchored: bool) -> bool:
     def grows(small: int, large: int, factor: float) -> bool:
-        """Return whether the time grows so much more than the text; measured again if so, as other processes run."""
+        """Return whether the time grows so much more than the text; measured again while it does, as others run."""
         return all(
             _measure(pattern, start + pump * large + end, is_anchored=is_anchored)
             > max(FAST, factor * large / small * _measure(pattern, start + pump * small + end, is_anchored=is_anchored))
-            for _ in range(2)
+            for _ in range(5)
         )
 
     # exponential, then cubic, then quadratic time: each would take too long for the sizes of the next
