@@ -10,7 +10,10 @@ from tests.http.serving import Served, call, echo, in_process, token
 from tests.http.test_front_ends import parts_of, say
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-24")]
-DOT = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
+DOT = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAC"
+    "hwGA60e6kgAAAABJRU5ErkJggg=="
+)
 
 
 async def messages_of(on: Served, chat: str = "bob", **more: Any) -> list[dict[str, Any]]:
