@@ -6,26 +6,16 @@ before and after it is loaded again.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cantrip_actors.http.front_ends import FrontEndEncoder, StreamPart
 from cantrip_actors.http.ui_messages import UiMessages, make_message_id
+from cantrip_actors.loom.export.exchanges import Exchange, read_exchanges
 from cantrip_actors.loom.stores.blobs import address_of
-from cantrip_actors.records.records import Decided, IntentGiven, Record
-from cantrip_actors.stream.events import (
-    DecidedEvent,
-    EntityEndedEvent,
-    EntityEvent,
-    EpisodeEndedEvent,
-    RequestedEvent,
-    UndoneEvent,
-)
-from cantrip_actors.stream.reading import EventLog
+from cantrip_actors.records.records import Record
+from cantrip_actors.stream.events import EntityEvent, RequestedEvent
 from cantrip_actors.terms.file import File
-from cantrip_actors.terms.messages import as_text
 
 UiMessage = dict[str, Any]
 
@@ -39,65 +29,21 @@ def list_ui_messages(entity_id: str, records: Iterable[Record], limit: int) -> l
     The answer to the newest one is left out while a stream can bring it: until the episode ends, or says something to
     which a person replies.
     """
-    exchanges: deque[_Exchange] = deque(maxlen=limit)
-    log = EventLog()
-    for record in records:
-        if isinstance(record, IntentGiven):
-            exchanges.append(_Exchange(entity_id, record))
-        for event in log.add(record):
-            if isinstance(event, UndoneEvent) and exchanges:
-                exchanges.pop()
-            elif exchanges:
-                exchanges[-1].add(event, record)
-    return [message for exchange in exchanges for message in exchange.list_messages()]
+    return [message for exchange in read_exchanges(records, limit) for message in _list_messages(entity_id, exchange)]
 
 
-class _Reply(NamedTuple):
-    """The reply of a person to an utterance."""
-
-    number: int
-    """The number of events before it."""
-    request_id: str
-    message: UiMessage
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """An intent, the events of its episode, and the replies to what the entity said in it."""
-
-    entity_id: str
-    intent: IntentGiven
-    events: list[EntityEvent] = field(default_factory=list)
-    replies: list[_Reply] = field(default_factory=list)
-    open_utterance: str | None = None
-    """The id of the request for a reply."""
-    is_over: bool = False
-
-    def add(self, event: EntityEvent, record: Record) -> None:
-        """Add an event, and the record of which it was made."""
-        if isinstance(event, RequestedEvent) and event.is_utterance:
-            self.open_utterance = event.request_id
-        elif isinstance(event, DecidedEvent) and event.request_id == self.open_utterance:
-            self.open_utterance = None
-            if isinstance(record, Decided) and record.decision == "answer":
-                message = _make_user_message(event.request_id, as_text(record.answer), record.images)
-                self.replies.append(_Reply(len(self.events), event.request_id, message))
-        elif isinstance(event, EpisodeEndedEvent | EntityEndedEvent):
-            self.is_over = True
-        self.events.append(event)
-
-    def list_messages(self) -> Iterator[UiMessage]:
-        """Yield the messages of the user and of the assistant in order."""
-        work_id = f"{self.entity_id}.{self.intent.key}" if self.intent.key else self.entity_id
-        message_id = (self.intent.key or work_id).removeprefix(KEY_PREFIX)
-        yield _make_user_message(message_id, self.intent.intent, self.intent.own_images)
-        replied: list[str] = []
-        for reply in self.replies:
-            yield from _answer(work_id, replied, self.events[: reply.number])
-            yield reply.message
-            replied = [reply.request_id]
-        if self.is_over or self.open_utterance is not None:
-            yield from _answer(work_id, replied, self.events)
+def _list_messages(entity_id: str, exchange: Exchange) -> Iterator[UiMessage]:
+    intent = exchange.intent
+    work_id = f"{entity_id}.{intent.key}" if intent.key else entity_id
+    message_id = (intent.key or work_id).removeprefix(KEY_PREFIX)
+    yield _make_user_message(message_id, intent.intent, intent.own_images)
+    replied: list[str] = []
+    for reply in exchange.replies:
+        yield from _answer(work_id, replied, exchange.events[: reply.number])
+        yield _make_user_message(reply.request_id, reply.text, reply.files)
+        replied = [reply.request_id]
+    if exchange.is_over or exchange.open_utterance is not None:
+        yield from _answer(work_id, replied, exchange.events)
 
 
 def _answer(work_id: str, replied: Sequence[str], events: Sequence[EntityEvent]) -> Iterator[UiMessage]:

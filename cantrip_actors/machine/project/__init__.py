@@ -67,6 +67,7 @@ from cantrip_actors.machine.project.record import (
 )
 from cantrip_actors.machine.project.requests import (
     Verdict,
+    as_answer,
     find_decision,
     find_delivery,
     find_last_beginning,
@@ -111,6 +112,7 @@ __all__ = [
     "advance",
     "as_forgotten",
     "as_header",
+    "as_answer",
     "as_intent",
     "begin_standing",
     "begins_inside",
