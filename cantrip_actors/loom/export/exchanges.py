@@ -1,4 +1,4 @@
-"""The exchanges of a conversation: each intent of an entity with the events of its episode, and what a person replied."""
+"""The exchanges of a conversation: intents with the events of their episodes, and the replies of people."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import as_text
 
 
-class Reply(NamedTuple):
+class PersonReply(NamedTuple):
     """The reply of a person to an utterance, and how many events of the episode came before it."""
 
     request_id: str
@@ -37,7 +37,7 @@ class Exchange:
 
     intent: IntentGiven
     events: list[EntityEvent] = field(default_factory=list)
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[PersonReply] = field(default_factory=list)
     open_utterance: str | None = None
     """The id of the request for the reply that the entity waits for."""
     is_over: bool = False
@@ -49,7 +49,7 @@ class Exchange:
         elif isinstance(event, DecidedEvent) and event.request_id == self.open_utterance:
             self.open_utterance, answer = None, as_answer(record)
             if answer is not None:
-                reply = Reply(event.request_id, as_text(answer.answer), answer.images, len(self.events))
+                reply = PersonReply(event.request_id, as_text(answer.answer), answer.images, len(self.events))
                 self.replies.append(reply)
         elif isinstance(event, EpisodeEndedEvent | EntityEndedEvent):
             self.is_over = True
