@@ -744,7 +744,7 @@ def test_threads_share_the_engine(javascript):
 @pytest.mark.parametrize("text", ["x" * (8 * 2**20), "é" * (4 * 2**20)], ids=["ascii", "accents"])
 @pytest.mark.parametrize("is_error", [False, True])
 def test_an_answer_over_the_bound_is_an_error_of_the_program_that_says_the_bound(javascript, text, is_error):
-    box = javascript.open(GATES, ProgramLimits(seconds=5, memory=64 * 2**20, output=2000, gate_calls=20))
+    box = javascript.open(GATES, ProgramLimits(seconds=60, memory=64 * 2**20, output=2000, gate_calls=20))
     code = "try { read('a') } catch (error) { error.message }"
     assert value(box, code, [Answer(text + "x", is_error)]).endswith(
         "a program may get 8,388,608 in one: ask for a part"

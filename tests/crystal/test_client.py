@@ -534,7 +534,7 @@ _GZIPPED = {"content-encoding": "gzip"}
 async def test_an_answer_that_expands_is_refused_within_its_bounds(reply, problem):
     async with FaultyServer([reply()]) as server:
         with pytest.raises(CrystalError) as error:
-            await put(made("local", server.url))
+            await put(made("local", server.url, timeouts=Timeouts(connect=10, first=60, between=60)))
     assert problem in str(error.value)
 
 
