@@ -375,7 +375,9 @@ class Gate:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # the method itself may be a coroutine function
+    """Return whether a call of the function runs on the event loop; the calls of its `__call__` count, too."""
+    called = getattr(function, "__call__", None)  # noqa: B004  # the method itself may be a coroutine function
+    return any(inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part) for part in (function, called))
 
 
 def check_name(name: str) -> str:
