@@ -192,6 +192,7 @@ def _find_annotated(function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.isroutine(function) or isinstance(function, type):
         return function
     if hasattr(function, "__wrapped__"):
-        return inspect.unwrap(function)
+        inner: Callable[..., Any] = inspect.unwrap(function)
+        return inner
     called: Callable[..., Any] = type(function).__call__
     return called
