@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
@@ -148,6 +148,11 @@ def read_answer(model: type[BaseModel], answer: Any) -> Any:
     `model` is the model of the gate that `make_typed_done` returned.
     """
     return model.model_validate_json(to_json({"answer": answer})).__dict__["answer"]
+
+
+def read_answer_of(kind: Any, answer: Any) -> Any:
+    """Return an answer, read from the loom, as a value of a type, without the gate. Raises pydantic.ValidationError."""
+    return TypeAdapter(kind).validate_json(to_json(answer))
 
 
 provide_binder(bind_arguments)

@@ -117,7 +117,7 @@ class Episode(Generic[Answer_co]):
 def _make_detached(kind: type[Episode[Any]], facts: dict[str, Any]) -> Episode[Any]:
     """Return an episode that was pickled. It reads its answer without its cantrip."""
     episode = object.__new__(kind)
-    episode.__dict__.update(facts, _read=_read_nothing, _read_answer=partial(_validate, facts["_answer"]))
+    episode.__dict__.update(facts, _read=_read_nothing, _read_answer=partial(_read_answer_of, facts["_answer"]))
     return episode
 
 
@@ -125,11 +125,10 @@ def _read_nothing(_: str) -> list[Turn]:
     return []
 
 
-def _validate(kind: Any, answer: Any) -> Any:
-    from pydantic import TypeAdapter
-    from pydantic_core import to_json
+def _read_answer_of(kind: Any, answer: Any) -> Any:
+    from cantrip_actors.terms.argument_model import read_answer_of
 
-    return TypeAdapter(kind).validate_json(to_json(answer))
+    return read_answer_of(kind, answer)
 
 
 async def make_episode(
