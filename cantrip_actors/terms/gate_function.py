@@ -77,7 +77,8 @@ def gate(
 
     def make(function: Callable[..., Any]) -> Gate:
         inner = _unwrap_partials(function)
-        own_name = check_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
+        own_name = check_name(str(getattr(inner, "__name__", type(inner).__name__)) if name is None else name)
+        _check_function(function, own_name)
         from cantrip_actors.terms.argument_model import make_model  # with pydantic, which takes as long as the rest
         from cantrip_actors.terms.identity import build_parameters_identity
 
@@ -98,6 +99,20 @@ def gate(
         return called_here.defer(expires) if deferred else called_here
 
     return make if function is None else make(function)
+
+
+def _check_function(function: object, name: str) -> None:
+    """Refuse what is decorated in an order that makes no gate."""
+    if isinstance(function, Gate):
+        raise InvalidCantrip(
+            f"gate {function.name}: it is a gate already: change its settings with {function.name}.with_(…), or give "
+            "its function another name with gate(name=…)"
+        )
+    if isinstance(function, classmethod):
+        raise InvalidCantrip(
+            f"gate {name}: it is a method of no class yet: make a gate of it where it is bound, as in "
+            f"gate(Service.{name})"
+        )
 
 
 def _split(

@@ -312,6 +312,24 @@ class TestFunctionsAsTheyAre:
         assert "\n" not in str(error.value)
         assert "arbitrary_types_allowed" not in str(error.value)
 
+    def test_a_gate_is_not_made_a_gate_again(self):
+        with pytest.raises(InvalidCantrip, match=r"search: it is a gate already.*search\.with_"):
+            gate(name="find")(search)
+
+    def test_a_class_method_is_made_a_gate_where_it_is_bound(self):
+        class Service:
+            @classmethod
+            def ping(cls, host: str) -> str:
+                return host
+
+        assert bound(gate(Service.ping), host="a") == {"host": "a"}
+        with pytest.raises(InvalidCantrip, match=r"gate\(Service\.ping\)"):
+            gate(Service.__dict__["ping"])
+
+    def test_an_empty_name_is_refused(self):
+        with pytest.raises(InvalidCantrip, match="gate name ''"):
+            gate(name="")(Decorated(search.function))
+
     def test_a_parameter_that_no_call_can_name_is_refused_with_advice(self):
         with pytest.raises(InvalidCantrip, match=r"functools\.wraps"):
 
