@@ -116,7 +116,7 @@ async def measure_casts(number: int) -> dict[str, float]:
 
     bare = Starlette(routes=[Route("/", nothing, methods=["POST"])])
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        async with Runtime.open(f"sqlite:{folder}/loom.db") as runtime:
+        async with Runtime.open(f"sqlite:{folder}/loom.db", cantrips=[SPELL]) as runtime:
             inside, _ = await _measure_cost(lambda: runtime.cast(SPELL, "hi"), number)
             async with _open_service(runtime) as (_, url), httpx.AsyncClient(base_url=url) as client:
                 over, wall = await _measure_cost(lambda: client.post("/api/v1/casts", json=ASKED), number)
@@ -129,7 +129,7 @@ async def measure_first_byte(number: int) -> dict[str, float]:
     """Return the milliseconds until a watcher in the process, and a reader of the stream, have a new piece."""
     inside: list[float] = []
     outside: list[float] = []
-    async with Runtime.open() as runtime, _open_service(runtime) as (_, url):
+    async with Runtime.open(cantrips=[SPELL]) as runtime, _open_service(runtime) as (_, url):
         entity = await runtime.invoke(SPELL, "hi")
         await entity.episode()
         first = [0.0]
@@ -171,7 +171,7 @@ async def _read_all(line: anyio.abc.SocketStream) -> None:
 
 async def measure_streams(streams: int, turns: int) -> dict[str, float]:
     """Return the time of a turn without readers, and with this many."""
-    async with Runtime.open() as runtime, _open_service(runtime) as (service, url):
+    async with Runtime.open(cantrips=[SPELL]) as runtime, _open_service(runtime) as (service, url):
 
         async def seconds(readers: int) -> float:
             entity = await runtime.invoke(SPELL, "hi")
@@ -208,7 +208,7 @@ async def measure_pace(streams: int, words: int) -> dict[str, Pace]:
     """Return the pace of each kind of stream, and of event streams with this many readers."""
     crystal = PacedCrystal(words)
     cantrip = make_paced_cantrip(crystal)
-    async with Runtime.open() as runtime, _open_service(runtime, cantrip) as (service, url):
+    async with Runtime.open(cantrips=[cantrip]) as runtime, _open_service(runtime, cantrip) as (service, url):
         paces = await measure_each(runtime, crystal, cantrip, url)
         paces["many: median"], paces["many: slowest"] = await measure_many(
             runtime, crystal, cantrip, url, streams, lambda entity_id: _wait_for_readers(service, entity_id, streams)

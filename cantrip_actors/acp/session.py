@@ -207,8 +207,7 @@ class EditorSession:
             return "cancelled"
         if isinstance(episode, Request):  # the next prompt is the reply
             return "end_turn"
-        metadata = await self.runtime.read(lambda: self.runtime.loom.last_metadata(episode.entity_id))
-        return stop_reason(episode, metadata)
+        return stop_reason(episode)
 
     def _subscribe(self) -> UpsertSubscription:
         return self._upserts.subscribe(self.entity_id, snapshot=False)

@@ -259,13 +259,14 @@ def program_of(turn: Turn, medium: str) -> Iterator[Update]:
         yield _finish_call(call, turn.observation, str, is_error=False, kind="execute")
 
 
-def stop_reason(episode: Episode, metadata: Mapping[str, Any]) -> str:
-    """Return why an episode stopped, in the protocol's words; `metadata` is the provider's of its last answer."""
+def stop_reason(episode: Episode) -> str:
+    """Return why an episode stopped, in the protocol's words."""
     if episode.reason in ("interrupted", "cancelled", "abandoned", "parent_ended"):
         return "cancelled"
-    if episode.terminated:
-        why = metadata.get("stop_reason")
-        return "refusal" if why in ("refusal", "content_filter") else "end_turn"
-    if episode.reason == "budget" or episode.ward in ("max_tokens", "max_cost"):
+    if episode.cut_off == "filter":
+        return "refusal"
+    if episode.terminated and episode.cut_off is None:
+        return "end_turn"
+    if episode.cut_off or episode.reason == "budget" or episode.ward in ("max_tokens", "max_cost"):
         return "max_tokens"
     return "max_turn_requests"

@@ -51,6 +51,7 @@ from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.cli.watch import Watcher, background
 from cantrip_actors.runtime.people.utterances import find_newest_work, find_utterance, reply, rest, talks
 from cantrip_actors.stream.pieces import TextPieces
+from cantrip_actors.terms.cut_off import render_cut_off
 
 SLICE: Final = 0.1
 """Seconds for which the keyboard is read before others may read it."""
@@ -451,6 +452,9 @@ class ChatSession:
             self._screen.write_line(f"· {episode.reason}: {episode.summary}")
         elif (answer := as_text(episode.result)) != pieces.turn:
             self._screen.write_text(answer)
+        if isinstance(episode, Episode) and episode.cut_off is not None:
+            self._screen.begin_line()
+            self._screen.write_line(f"· {render_cut_off(episode.cut_off)}")
         self._screen.begin_line()
 
     def _show(self, event: EntityEvent, pieces: TextPieces) -> None:

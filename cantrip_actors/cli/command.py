@@ -21,6 +21,7 @@ from cantrip_actors.cli.logs import configure_logs
 from cantrip_actors.cli.output import LOOM, render_loom_option, short
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
+from cantrip_actors.terms.cut_off import render_cut_off
 from cantrip_actors.terms.exact_json import parse_exactly
 
 if TYPE_CHECKING:
@@ -284,6 +285,8 @@ def show_answer(episode: Episode, loom: str, lines: Any, *, demo: bool = False) 
         output.print_note("")
     if episode.terminated:
         output.print_lines(lines)
+        if episode.cut_off is not None:
+            output.print_note(render_cut_off(episode.cut_off))
     else:
         output.print_note(f"truncated: {episode.summary}")
     if demo and sys.stderr.isatty():

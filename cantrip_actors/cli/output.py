@@ -84,6 +84,7 @@ def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
         "truncated": episode.truncated,
         "reason": episode.reason,
         "ward": episode.ward,
+        "cut_off": episode.cut_off,
         "summary": episode.summary,
         "turns": len(episode.thread),
         "usage": build_usage(episode.usage),

@@ -39,6 +39,7 @@ from cantrip_actors.stream.wire import (
     StreamUsage,
 )
 from cantrip_actors.terms.arguments import is_number
+from cantrip_actors.terms.cut_off import find_cut_off
 from cantrip_actors.terms.errors import CrystalError, InvalidImage, ProviderError
 from cantrip_actors.terms.exact_json import has_long_number, read_arguments
 from cantrip_actors.terms.file import LARGEST
@@ -81,13 +82,6 @@ class Counts(NamedTuple):
 
 
 NO_COUNTS: Final = Counts()
-
-CUT_OFF: Final = frozenset(
-    {"length", "model_length", "max_tokens", "max_output_tokens", "MAX_TOKENS", "content_filter", "SAFETY", "refusal"}
-    | {"model_context_window_exceeded", "RECITATION", "PROHIBITED_CONTENT", "BLOCKLIST", "SPII"}
-)
-"""Reasons to stop after which an answer is incomplete: it is not checked against its schema."""
-
 
 UNNAMED: Final = "(unnamed)"
 """How a stream shows a call without a name: its items need one. The loom keeps what the model answered."""
@@ -419,7 +413,7 @@ class Draft:
         if not (content or calls or self.images or unfinished):
             error = ProviderError(
                 f"crystal returned neither content nor tool_calls: {self.provider} stopped with {reason!r}",
-                retryable=reason not in CUT_OFF and "refusal" not in metadata,
+                retryable=find_cut_off(metadata) is None and "refusal" not in metadata,
             )
             error.overflows = reason == "model_context_window_exceeded"
             raise error

@@ -31,7 +31,7 @@ from cantrip_actors.crystal.access import Access
 from cantrip_actors.crystal.answer_bytes import LARGEST_ANSWER
 from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.client import Client, ConnectionSettings, EnvironmentKey, ProviderRequest
-from cantrip_actors.crystal.draft import CUT_OFF, NO_COUNTS, Counts, Decoder, tokens
+from cantrip_actors.crystal.draft import NO_COUNTS, Counts, Decoder, tokens
 from cantrip_actors.crystal.encode import Encoded, Encoder, SamplingSettings, Writer, encode_json, merge
 from cantrip_actors.crystal.history import HISTORIES, fit_choice, fit_tools
 from cantrip_actors.crystal.images import estimate_by_pixels, is_image_refusal
@@ -52,6 +52,7 @@ from cantrip_actors.crystal.typed_settings import PATTERNS, Table
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import ItemError, ItemStart, Payload, StreamError
 from cantrip_actors.terms.call import TYPED
+from cantrip_actors.terms.cut_off import find_cut_off
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -873,8 +874,7 @@ def _drop_strict_nulls(response: Response, tools: Sequence[ToolDefinition]) -> R
 
 def _fit_to_schema(schema: Mapping[str, Any] | None, response: Response) -> Response:
     """Return an answer in the form of the schema that the caller asked for. Raises NotAsAsked if it does not fit."""
-    reason = response.metadata.get("stop_reason")
-    is_over = reason in CUT_OFF or "refusal" in response.metadata
+    is_over = find_cut_off(response.metadata) is not None or "refusal" in response.metadata
     if schema is None or response.content is None or response.tool_calls or is_over:
         return response
     text, how = fit_answer(response.content, schema)

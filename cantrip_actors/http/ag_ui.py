@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from cantrip_actors.http.front_ends import ShownCall, ShownChild, StreamPart
+from cantrip_actors.http.ui_messages import find_finish_reason
 from cantrip_actors.observe.batching import Batching
 from cantrip_actors.observe.segments import Piece
 from cantrip_actors.records.codec import dump_json
@@ -107,6 +108,9 @@ class AgUiEvents:
     def end(self, outcome: Outcome) -> Iterator[StreamPart]:
         """Yield the end of the run."""
         kind = "cancelled" if outcome.reason == "cancelled" else "success"
+        reason = find_finish_reason(outcome)
+        if kind == "success" and reason != "stop":  # the protocol has no outcome for it
+            yield {"type": "CUSTOM", "name": "finish_reason", "value": reason}
         yield {**self._finish({"type": kind}), "result": outcome.result}
 
     def fail(self, code: str, message: str) -> Iterator[StreamPart]:

@@ -200,8 +200,10 @@ def _count_usage(usage: Usage) -> dict[str, Any]:
 
 
 def _find_stop_reason(outcome: Outcome, form: AnswerForm | None) -> str:
-    if not outcome.terminated:
+    if not outcome.terminated or outcome.cut_off == "length":
         return "max_tokens"
+    if outcome.cut_off is not None:
+        return "refusal"
     return "tool_use" if form is not None and form.tool is not None else "end_turn"
 
 

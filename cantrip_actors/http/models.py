@@ -291,6 +291,9 @@ class EpisodeJson(BaseModel):
     truncated: bool
     reason: str
     ward: str | None
+    cut_off: Literal["length", "filter"] | None = Field(
+        default=None, description="Why the provider ended the answer before the model did."
+    )
     summary: str | None
     error: str | None
     last_turn: str | None

@@ -73,6 +73,8 @@ def finish_reason(outcome: Outcome, form: AnswerForm | None = None) -> str:
     """Return why a chat completion ended."""
     if not outcome.terminated:
         return "length"
+    if outcome.cut_off is not None:
+        return "length" if outcome.cut_off == "length" else "content_filter"
     is_call = form is not None and form.tool is not None and not form.tool.is_named
     return "tool_calls" if is_call else "stop"  # OpenAI says "stop" for a tool that the client has named
 
@@ -225,7 +227,8 @@ def response_object(
     if status == "failed":
         error = {"code": "server_error", "message": "the entity failed" if outcome is None else str(outcome.error)}
     if status == "incomplete":
-        incomplete = {"reason": "max_output_tokens"}
+        is_filtered = outcome is not None and outcome.cut_off == "filter"
+        incomplete = {"reason": "content_filter" if is_filtered else "max_output_tokens"}
     return {
         "id": id,
         "object": "response",
@@ -280,7 +283,7 @@ def get_rest_status(rest: Rest) -> str:
 def response_status(outcome: Outcome) -> str:
     """Return the status of a response whose episode has ended."""
     if outcome.terminated:
-        return "completed"
+        return "completed" if outcome.cut_off is None else "incomplete"
     if outcome.reason in ("failed", "crashed"):
         return "failed"
     return "incomplete" if outcome.reason in ("truncated", "timeout", "budget") else "cancelled"

@@ -99,7 +99,11 @@ _ROWS: Final = (
     _ErrorRow(NoAnswer, 504, "no-answer", later=True),
     _ErrorRow(Stranded, 503, "stranded", later=True),
     _ErrorRow(
-        CantripUnknown, 409, "cantrip-unknown", detail="this service offers no cantrip with which it can continue"
+        CantripUnknown,
+        409,
+        "cantrip-unknown",
+        detail="this service offers no cantrip with which it can continue: the person who runs the service continues "
+        "it with another version by `cantrip resume`, or serves the one that it began with",
     ),
     _ErrorRow(EntityEnded, 409, "ended"),
     _ErrorRow(EntityInterrupted, 409, "interrupted"),

@@ -109,7 +109,6 @@ async def serve(settings: ServiceSettings, on_ready: Callable[[Ready], object]) 
         runtime.set_allowance(settings.max_cost_per_day)
         service = Service(
             runtime,
-            settings.cantrips,
             tokens=tokens,
             limits=settings.limits,
             hosts=[*_list_own_names(settings.bind), *settings.hosts],

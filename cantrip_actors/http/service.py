@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from starlette.authentication import AuthenticationBackend
 
-from cantrip_actors import Cantrip, EntityEvent, RequestFeed, Runtime
+from cantrip_actors import Cantrip, EntityEvent, InvalidCantrip, RequestFeed, Runtime
 from cantrip_actors.http.addresses import parse_origin
 from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.given_texts import GivenTexts
@@ -33,9 +33,9 @@ LOOK_AT_TOKENS: Final = 1.0
 class Service:
     """The state that all requests share. Enter it with `async with` in the event loop of its runtime.
 
-    `cantrips` are the ones that clients may cast, by name. Give them to `Runtime.open`, too: with them the runtime
-    continues entities of an earlier process, and begins submissions; without them both wait. `tokens` are the accepted
-    ones; None needs no token (`--no-auth`).
+    Clients may cast the cantrips that the runtime offers, by their names: the runtime continues entities of an earlier
+    process with these, and begins submissions. With `cantrips`, clients may cast those of them only. `tokens` are the
+    accepted ones; None needs no token (`--no-auth`).
     With `authentication`, a backend of Starlette, it decides about requests in place of tokens: it returns the scopes,
     and the user, who may be a `Token`. `hosts` are the names by which clients reach the service, and `origins` those of
     other sites whose pages may use it. `telemetry` is that of the runtime, for `/metrics`. With `access_log` each
@@ -45,7 +45,7 @@ class Service:
     def __init__(
         self,
         runtime: Runtime,
-        cantrips: Mapping[str, Cantrip] | Iterable[Cantrip] = (),
+        cantrips: Mapping[str, Cantrip] | Iterable[Cantrip] | None = None,
         *,
         tokens: Tokens | None = None,
         authentication: AuthenticationBackend | None = None,
@@ -58,7 +58,7 @@ class Service:
         access_log: bool = False,
     ) -> None:
         self.runtime = runtime
-        self.cantrips = dict(cantrips) if isinstance(cantrips, Mapping) else by_name(cantrips)
+        self.cantrips = _choose_cantrips(runtime, cantrips)
         if tokens is not None and authentication is not None:
             raise ValueError("expected tokens or an authentication backend, got both: the backend may know the tokens")
         self.tokens = tokens
@@ -280,3 +280,23 @@ class Service:
             feed.drain()
         if not self._feeds:
             self.has_no_readers.set()
+
+
+def _choose_cantrips(
+    runtime: Runtime, cantrips: Mapping[str, Cantrip] | Iterable[Cantrip] | None
+) -> dict[str, Cantrip]:
+    """Return the cantrips that a service offers, by their names.
+
+    Raises InvalidCantrip for one that the runtime does not offer: after a restart, its entities would wait for ever.
+    """
+    if cantrips is None:
+        return by_name(cantrip for cantrip in runtime.cantrips if cantrip.name is not None)
+    chosen = dict(cantrips) if isinstance(cantrips, Mapping) else by_name(cantrips)
+    offered = {cantrip.name for cantrip in runtime.cantrips}
+    missing = next((cantrip.name for cantrip in chosen.values() if cantrip.name not in offered), "")
+    if missing != "":
+        raise InvalidCantrip(
+            f'cantrips: the runtime does not offer "{missing}", so its entities would wait after a restart: give it to '
+            "Runtime.open(…, cantrips=[…]), and leave `cantrips` out here to serve all of them"
+        )
+    return chosen

@@ -36,6 +36,7 @@ def episode_shape(episode: Episode) -> dict[str, Any]:
         "truncated": episode.truncated,
         "reason": episode.reason,
         "ward": episode.ward,
+        "cut_off": episode.cut_off,
         "summary": episode.summary,
         "error": None,
         "last_turn": episode.last_turn,

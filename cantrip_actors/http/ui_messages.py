@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from cantrip_actors.http.front_ends import ShownCall, ShownChild, StreamPart
@@ -16,7 +16,13 @@ HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
 LAST: Final = b"data: [DONE]\n\n"
 
 _REASONS: Final = {"terminated": "stop", "truncated": "length", "timeout": "length", "budget": "length"}
+_CUT_OFF: Final = {"length": "length", "filter": "content-filter"}
 _NAMES: Final = {"message": "text", "thinking": "reasoning"}
+
+
+def make_message_id(work_id: str, replied: Iterable[str] = ()) -> str:
+    """Return the id of the message that answers an intent, or the reply to the requests `replied` in its episode."""
+    return work_id + "".join(f"~{request_id.split(':')[1]}" for request_id in replied)
 
 
 class UiMessages:
@@ -126,11 +132,16 @@ class UiMessages:
         if outcome.reason == "cancelled":
             yield {"type": "abort", "reason": outcome.summary or "cancelled"}
         else:
-            yield {"type": "finish", "finishReason": _REASONS.get(outcome.reason, "other")}
+            yield {"type": "finish", "finishReason": find_finish_reason(outcome)}
 
     def fail(self, code: str, message: str) -> Iterator[StreamPart]:  # noqa: ARG002  # this dialect has no codes
         """Yield the error of an episode."""
         yield {"type": "error", "errorText": message}
+
+
+def find_finish_reason(outcome: Outcome) -> str:
+    """Return why a message ended, in the words of the AI SDK."""
+    return _REASONS.get(outcome.reason, "other") if outcome.cut_off is None else _CUT_OFF[outcome.cut_off]
 
 
 def _make_call(call_id: str, gate: str, args: Any, *, is_clients: bool = False) -> StreamPart:

@@ -64,6 +64,7 @@ from cantrip_actors.records.records import (
     replace_snapshot,
 )
 from cantrip_actors.terms.context import Fading, Shared
+from cantrip_actors.terms.cut_off import find_cut_off
 from cantrip_actors.terms.history import build_history_messages
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.languages import has_programs, read_medium
@@ -229,6 +230,7 @@ def _utter(shape: Shape, state: State, record: Utterance) -> None:
     _append(shape, state, message)
     if message.content:
         episode.words = message.content
+    episode.cut_off = find_cut_off(record.metadata)
     if record.images:
         conversation.images = conversation.images.extend(record.images)
     episode.utterances += 1

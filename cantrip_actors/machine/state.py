@@ -34,6 +34,7 @@ from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.context import Fading, Shared, ShownBound
 from cantrip_actors.terms.crystal import get_crystal_name
+from cantrip_actors.terms.cut_off import CutOff
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import Gate, Refused
 from cantrip_actors.terms.languages import DEFAULT, read_medium
@@ -288,6 +289,8 @@ class Episode(msgspec.Struct):
     """For each gate: how often it answered with an error."""
     words: str | None = None
     """The text of the entity's last utterance."""
+    cut_off: CutOff | None = None
+    """Why the provider ended the last utterance before the model did."""
     end: Committed | Ended | None = None
     """The record that ended the episode."""
     trace: str | None = None

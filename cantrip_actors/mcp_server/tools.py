@@ -156,6 +156,10 @@ def _build_output_schema(cantrip: Cantrip) -> dict[str, Any]:
             "turns": {"type": "integer"},
             "tokens": {"type": "integer"},
             "cost": {"type": "number", "description": "In US dollars, the entity's children included."},
+            "cut_off": {
+                "enum": ["length", "filter"],
+                "description": "Why the provider ended the answer before the model did.",
+            },
             "waits": {"type": "object", "description": "In place of a result: the requests that a person decides."},
         },
         "required": ["entity_id", "turns", "tokens", "cost"],

@@ -11,6 +11,7 @@ from mcp import types
 from cantrip_actors import CantripError, Entity, InvalidIntent, Request, Work
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.tools import CONTINUE, CastArguments, ForkArguments, Offer, SendArguments
+from cantrip_actors.terms.cut_off import note_cut_off
 from cantrip_actors.terms.image import select_pictures
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
@@ -112,7 +113,8 @@ class ToolWork:
             ward = f" by the ward {outcome.ward}" if outcome.ward else ""
             explanation = outcome.error or outcome.summary or ""
             return error_result(self._redact(f"{outcome.reason}{ward}: {explanation}".rstrip(": ")), facts)
-        content: list[types.ContentBlock] = [types.TextContent(type="text", text=as_text(facts["result"]))]
+        text = note_cut_off(as_text(facts["result"]), outcome.cut_off)
+        content: list[types.ContentBlock] = [types.TextContent(type="text", text=text)]
         content += [
             types.ImageContent(type="image", data=data, mime_type=image.media_type)
             for image in select_pictures(outcome.images)
@@ -160,6 +162,7 @@ class ToolWork:
             "turns": len(loom.turns(entity_id)),
             "tokens": usage.total_tokens,
             "cost": usage.cost or 0.0,
+            **({} if outcome is None or outcome.cut_off is None else {"cut_off": outcome.cut_off}),
         }
 
     def _redact(self, value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from cantrip_actors.terms.cut_off import CutOff
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -42,3 +43,5 @@ class Outcome(Value, frozen=True):
     last_turn: str | None = None
     images: tuple[File, ...] = NO_IMAGES
     """Images and other files whose handles stand in the result."""
+    cut_off: CutOff | None = None
+    """Why the result is incomplete, if the provider ended the answer before the model did."""

@@ -124,6 +124,7 @@ class Process:
         self._calls: Counter[tuple[CodeKind, str]] = Counter()
         self._memories: list[MemoryStore] = []
         self._opened = 0
+        self._is_attached = False
         self._scope: anyio.CancelScope | None = None
         self._end: Callable[[], object] = lambda: None
 
@@ -141,6 +142,7 @@ class Process:
         that a life opens has the records of the n-th one of the life before.
         """
         check_kind("runtime", runtime, Runtime, "a Runtime")
+        self._is_attached = True
         tree = runtime._tree  # noqa: SLF001  # of this package
         if tree.was_opened:
             self._watch(tree.store)
@@ -148,6 +150,15 @@ class Process:
             opening = tree.opening
             tree.opening = lambda: self._open(opening)
         return runtime
+
+    def _check_attached(self) -> None:
+        """Raise ValueError if no runtime was part of this life: then nothing has died with it."""
+        if self._is_attached or (self._crash is not None and self._crash.after is not None and self.has_crashed):
+            return
+        raise ValueError(
+            "program: no runtime was given to process.attach, so no crash reaches one and this test tests nothing: "
+            "write `async with process.attach(Runtime.open(…)) as runtime:`"
+        )
 
     async def _live(self, program: Callable[[Process], Awaitable[T]], memories: list[MemoryStore]) -> T | None:
         """Run a program until it ends or crashes. It uses the looms in memory of the lives before it."""
@@ -301,13 +312,16 @@ async def run_with_crashes(program: Callable[[Process], Awaitable[T]], crashes: 
         crashes: one for each life that crashes.
 
     Raises:
-        ValueError: `crashes` holds something else.
+        ValueError: `crashes` holds something else, or the program gives no runtime to `process.attach` in a life that
+            is to crash.
         Exception: what the program raises in a life that has not crashed.
     """
     memories: list[MemoryStore] = []
     lives = [Process(crash) for crash in crashes]
     for number, process in enumerate([*lives, Process()]):
         value = await process._live(program, memories)  # noqa: SLF001  # of this module
+        if number < len(lives):
+            process._check_attached()  # noqa: SLF001  # likewise
         if not process.has_crashed:
             return Survived(cast("T", value), number)
     raise AssertionError("the last life has no crash")
@@ -321,7 +335,11 @@ async def every_crash_point(program: Callable[[Process], Awaitable[object]]) -> 
 
     This run has all effects of the program, and so has each run of the sweep: clear what a test counts before each
     one, and if the loom is a file, give each run a new one.
+
+    Raises:
+        ValueError: the program gives no runtime to `process.attach`.
     """
     process = Process()
     await process._live(program, [])  # noqa: SLF001  # of this module
+    process._check_attached()  # noqa: SLF001  # likewise
     return list(process._points)  # noqa: SLF001  # likewise

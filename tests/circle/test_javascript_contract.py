@@ -21,6 +21,7 @@ from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH
 from tests.circle.javascript_language import JAVASCRIPT
 from tests.circle.medium_contract import MediumContract
+from tests.slowness import measure_slowness
 
 LIMITS = ProgramLimits(seconds=5, memory=16 * 2**20, output=2000, gate_calls=20)
 
@@ -211,7 +212,7 @@ def test_a_limit_undoes_only_its_turn(javascript, bomb, limit):
     began = time.monotonic()
     _, step = turn(box, f"x.kept.push(2); console.log('seen'); {bomb}")
     assert step == Exceeded(limit, "" if "read" in bomb else "seen\n")  # its output has gone with its first call
-    assert time.monotonic() - began < 1.2 or seconds > 1
+    assert time.monotonic() - began < seconds + measure_slowness() or seconds > 1
     assert value(box, "x.kept") == [1]
     box.close()
 
@@ -518,7 +519,7 @@ def test_an_interrupt_ends_a_step_in_another_thread(javascript, code):
     timer.start()
     began = time.monotonic()
     assert box.begin(f"x = 2; {code}") == Exceeded("interrupted from outside")
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 15
     timer.join()
     assert value(box, "x") == 1
     box.close()
@@ -743,7 +744,7 @@ def test_threads_share_the_engine(javascript):
 @pytest.mark.parametrize("text", ["x" * (8 * 2**20), "é" * (4 * 2**20)], ids=["ascii", "accents"])
 @pytest.mark.parametrize("is_error", [False, True])
 def test_an_answer_over_the_bound_is_an_error_of_the_program_that_says_the_bound(javascript, text, is_error):
-    box = javascript.open(GATES, ProgramLimits(seconds=5, memory=64 * 2**20, output=2000, gate_calls=20))
+    box = javascript.open(GATES, ProgramLimits(seconds=60, memory=64 * 2**20, output=2000, gate_calls=20))
     code = "try { read('a') } catch (error) { error.message }"
     assert value(box, code, [Answer(text + "x", is_error)]).endswith(
         "a program may get 8,388,608 in one: ask for a part"

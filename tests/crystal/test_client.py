@@ -267,7 +267,7 @@ class TestFailures:
                 started = time.monotonic()
                 with pytest.raises(ProviderError, match=r"0\.3 s"):
                     await put(made("anthropic", server.url, timeouts=HASTY))
-                assert time.monotonic() - started < 2
+                assert time.monotonic() - started < 8, "the whole of it takes more than ten seconds"
 
     @each_family
     async def test_garbage_in_a_stream_is_an_error(self, family):
@@ -534,7 +534,7 @@ _GZIPPED = {"content-encoding": "gzip"}
 async def test_an_answer_that_expands_is_refused_within_its_bounds(reply, problem):
     async with FaultyServer([reply()]) as server:
         with pytest.raises(CrystalError) as error:
-            await put(made("local", server.url))
+            await put(made("local", server.url, timeouts=Timeouts(connect=10, first=60, between=60)))
     assert problem in str(error.value)
 
 

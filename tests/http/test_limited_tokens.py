@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from cantrip_actors.http.openai import OPENAI_ROUTES
 from cantrip_actors.http.table import OPERATIONS, ROUTES
 from cantrip_actors.http.token import SCOPES
-from tests.http.serving import DISPATCHING, Served, echo, served, token
+from tests.http.serving import DISPATCHING, Served, echo, in_process, served, token
 from tests.mcp_server.test_http import client_of
 from tests.mcp_server.test_tasks import MODERN, TASKS, ask
 
@@ -147,3 +147,16 @@ async def test_a_limited_token_reaches_no_entity_of_another_cantrip_as_an_mcp_cl
                 with pytest.raises(MCPError, match="task not found"):
                     await ask(client, method, taskId=ids["entity"])
         assert len(on.runtime.loom.turns(ids["entity"])) == 2
+
+
+@pytest.mark.parametrize("path", ["casts", "submissions"])
+async def test_a_key_of_a_hidden_entity_is_refused_without_its_id_and_its_cantrip(path: str) -> None:
+    hidden, body = echo("hidden-cantrip"), {"cantrip": "mine", "intent": "hi", "wait": 5}
+    async with in_process([echo("mine"), hidden], LIMITED) as on:
+        headers = {"idempotency-key": "job"}
+        first = await on.post(path, {**body, "cantrip": "hidden-cantrip"}, 200, headers=headers)
+        refused = await on.ask("POST", path, 422, json=body, headers=headers | on.as_token("limited"))
+        assert refused.json()["type"] == "urn:cantrip:idempotency-key-reused"
+        assert "cantrip: use another key" in refused.json()["detail"]
+        assert first["entity_id"] not in refused.text
+        assert "hidden-cantrip" not in refused.text

@@ -7,7 +7,17 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, EntityEndedEvent, Runtime, ask_first, gate, scripted
+from cantrip_actors import (
+    Call,
+    Cantrip,
+    CantripUnknown,
+    Circle,
+    EntityEndedEvent,
+    Runtime,
+    ask_first,
+    gate,
+    scripted,
+)
 from cantrip_actors.gates import ask, background
 from cantrip_actors.machine.project import list_turns_quoting
 from cantrip_actors.testing import Crash, Process, run_with_crashes
@@ -637,3 +647,96 @@ async def test_a_family_of_three_generations_crashed_at_each_write_gets_each_ans
         write += 1
     assert survived.value == [["deep"]]
     assert write > 11
+
+
+@pytest.mark.rule("V-20", "C-40")
+class TestDeploys:
+    """A deploy with another prompt, while the parent rests and a child works."""
+
+    @pytest.fixture
+    def url(self, tmp_path: Any) -> str:
+        return f"sqlite:{tmp_path}/loom.db"
+
+    @staticmethod
+    async def look(context: Sequence[Any]) -> Answer:
+        """Answer with the intent after ten seconds."""
+        return {**done(context[-1].content), "delay": 10.0}
+
+    def release(self, prompt: str, *gates: Any, child: Any = None) -> Cantrip:
+        """Return a cantrip that starts a child for its first intent, and answers each other one with its prompt."""
+
+        def answer(context: Sequence[Any]) -> Answer:
+            if context[-1].role == "tool":
+                return done("begun")
+            if context[-1].content == "go":
+                return start("look")
+            return done([context[0].content, *read_answers(context)])
+
+        return family(answer, child or self.look, *gates, call=Call(prompt), name="clerk")
+
+    async def begin(self, url: str, cantrip: Cantrip) -> str:
+        """Return the id of an entity that rests while its child works, in a loom that no process uses."""
+        async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+            entity = await runtime.invoke(cantrip, "go", name="n")
+            await entity.episode()
+            await anyio.sleep(1)
+            return entity.id
+
+    @pytest.mark.parametrize("recover", ["list", "resume"])
+    async def test_a_send_is_answered_by_the_new_version_and_the_child_answers_once(
+        self, url: str, recover: Any
+    ) -> None:
+        entity_id = await self.begin(url, self.release("one"))
+        async with Runtime.open(url, cantrips=[self.release("two")], recover=recover) as runtime:
+            entity = runtime.entity("n")
+            assert entity is not None
+            assert (await entity.send("more")).result == ["two"]
+            await anyio.sleep(20)
+            assert runtime.loom.outcome(entity_id).result == ["two", "answer:\nlook"]
+            assert len(runtime.loom.below(entity_id)) == 1
+
+    async def test_a_timer_wakes_the_parent_with_the_new_version(self, url: str) -> None:
+        entity_id = await self.begin(url, self.release("one"))
+        async with Runtime.open(url, cantrips=[self.release("two", child=endless_helper)]) as runtime:
+            await runtime.schedule("n", "more", every=5)
+            await anyio.sleep(7)
+            assert runtime.loom.outcome(entity_id).result == ["two"]
+
+    async def test_a_decision_about_a_call_of_the_child_is_carried_out_and_answers_the_parent(self, url: str) -> None:
+        @gate
+        def pay() -> str:
+            """Pay."""
+            return "paid"
+
+        def child(context: Sequence[Any]) -> Answer:
+            return done(context[-1].content) if context[-1].role == "tool" else say("pay")
+
+        entity_id = await self.begin(url, self.release("one", ask_first(pay), child=child))
+        async with Runtime.open(url, cantrips=[self.release("two", ask_first(pay), child=child)]) as runtime:
+            (request,) = runtime.requests()
+            await runtime.decide(request.id, "allow", by="anna")
+            await anyio.sleep(5)
+            assert runtime.loom.outcome(entity_id).result == ["two", "answer:\npaid"]
+
+    async def test_the_parent_stays_with_its_version_while_a_living_process_has_that(self, url: str) -> None:
+        entity_id = await self.begin(url, self.release("one"))
+        async with (
+            Runtime.open(url, cantrips=[self.release("two")]) as new,
+            Runtime.open(url, cantrips=[self.release("one")]),
+        ):
+            entity = new.entity("n")
+            assert entity is not None
+            with anyio.fail_after(30):
+                assert (await entity.send("more")).result == ["one"]
+            assert new.loom.header_in_force(entity_id).cantrip_id == self.release("one").id
+
+    async def test_a_policy_that_lets_nothing_move_refuses_the_send_and_keeps_what_is_posted(self, url: str) -> None:
+        await self.begin(url, self.release("one"))
+        async with Runtime.open(url, cantrips=[self.release("two")], upgrade="never") as runtime:
+            entity = runtime.entity("n")
+            assert entity is not None
+            work = await entity.post("more", key="k")
+            with pytest.raises(CantripUnknown, match="resume"):
+                await entity.send("even more")
+        async with Runtime.open(url, cantrips=[self.release("one")]) as runtime:
+            assert (await runtime.work(work.id).result()).result == ["one"]

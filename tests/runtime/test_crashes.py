@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
-from cantrip_actors.testing import Crash, Crashed, Process, run_with_crashes, virtual
+from cantrip_actors.testing import Crash, Crashed, Process, every_crash_point, run_with_crashes, virtual
 from cantrip_actors.wards import max_turns
 from tests.runtime.kills import intents
 from tests.runtime.spells import cantrip as answering
@@ -168,6 +168,32 @@ async def test_each_loom_in_memory_of_a_program_keeps_its_own_records() -> None:
         return found
 
     assert (await run_with_crashes(program, [Crash(5)])).value == [["one"], ["two"]]
+
+
+async def open_unattached(_: Process) -> object:
+    async with Runtime.open("memory:") as runtime:
+        return (await runtime.cast(SPELL, "go")).result
+
+
+@pytest.mark.parametrize("crash", [Crash(1), Crash(query=1), Crash(gate="pay"), Crash(after=60)], ids=str)
+async def test_a_program_that_gives_no_runtime_to_its_process_is_refused_with_what_to_write(crash: Crash) -> None:
+    with pytest.raises(ValueError, match=r"process\.attach\(Runtime\.open"):
+        await run_with_crashes(open_unattached, [crash])
+
+
+async def test_a_sweep_of_a_program_without_an_attached_runtime_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"process\.attach\(Runtime\.open"):
+        await every_crash_point(open_unattached)
+
+
+async def test_a_program_that_crashes_before_it_opens_a_runtime_runs_again() -> None:
+    async def program(process: Process) -> object:
+        await anyio.sleep(10)
+        async with process.attach(Runtime.open("memory:")) as runtime:
+            return (await runtime.cast(SPELL, "go")).result
+
+    survived = await run_with_crashes(program, [Crash(after=1)])
+    assert (survived.value, survived.crashes) == ("go", 1)
 
 
 async def test_a_cancelled_caller_ends_the_program() -> None:

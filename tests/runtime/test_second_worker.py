@@ -136,7 +136,7 @@ async def test_a_beginning_with_a_key_finds_its_entity_after_a_deploy_with_anoth
             else:
                 await entity.episode()
                 assert (await entity.send("milk")).result == f"{prompt} milk"
-            with pytest.raises(KeyUsed, match='the name of its cantrip, which was "desk"'):
+            with pytest.raises(KeyUsed, match="what differs is the name of its cantrip: use another key"):
                 await getattr(runtime, how)(desk(prompt, "office"), "keep my notes", key="begin", **names)
     assert len(ids) == 1
 

@@ -209,6 +209,7 @@ NOTHING: dict[str, Look] = {
     "loom.last_number": lambda w, _: w.other.loom.last_number() and [],
     "schedules": lambda w, _: w.other.schedules(),
     "interrupted": lambda w, _: w.other.interrupted(),
+    "cantrips": lambda w, _: [],  # those of the program, for all tenants
     "not_resumed": lambda w, _: list(w.other.not_resumed),
     "would_adopt": lambda w, _: w.other.would_adopt(),
     "read": lambda w, _: w.other.read(w.other.loom.entities),

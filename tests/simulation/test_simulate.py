@@ -339,6 +339,14 @@ class TestFaults:
         with pytest.raises(ValueError, match=f"{next(iter(arguments))}: expected"):
             simulate(ask_twice, 0, **arguments)
 
+    def test_a_scenario_whose_runtime_is_not_of_the_simulation_is_refused_with_what_to_write(self) -> None:
+        async def cast(_: SimulatedProcess) -> None:
+            async with Runtime.open("memory:") as runtime:
+                await runtime.cast(clerk, "go")
+
+        with pytest.raises(ValueError, match=r"process\.open\(cantrips"):
+            simulate(cast, 0, faults=[])
+
     def test_a_scenario_that_is_no_async_function_is_named(self) -> None:
         with pytest.raises(ValueError, match="scenario: expected an async function"):
             simulate(None, 0)  # type: ignore[arg-type]

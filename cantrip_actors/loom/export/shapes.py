@@ -32,6 +32,7 @@ def outcome_shape(entity_id: str, outcome: Outcome) -> dict[str, Any]:
         "truncated": outcome.truncated,
         "reason": outcome.reason,
         "ward": outcome.ward,
+        "cut_off": outcome.cut_off,
         "summary": outcome.summary,
         "error": outcome.error,
         "last_turn": outcome.last_turn,

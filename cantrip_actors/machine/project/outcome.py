@@ -72,6 +72,7 @@ def get_outcome(state: State, below: Usage = NO_USAGE) -> Outcome | None:
                 subtree_usage=usage + below,
                 last_turn=last,
                 images=images,
+                cut_off=state.episode.cut_off if finished is None else None,
             )
         return Outcome(
             None,

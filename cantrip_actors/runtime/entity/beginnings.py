@@ -291,13 +291,15 @@ class Beginnings:
         """Return the first intent and the header of an entity. Raises KeyUsed if it is forgotten."""
         loom, entity_id = self._tree.loom, identity.entity_id
         if loom.is_forgotten(entity_id):
-            raise KeyUsed(f"key {identity.key!r} was used for entity {entity_id}, which is forgotten: use another key")
+            raise KeyUsed(f"key {identity.key!r} was used for an entity that is forgotten: use another key")
         intent = find_first_intent(make_checked(loom).records(entity_id))
         assert intent is not None, "it has begun"
         return intent, loom.header(entity_id)
 
     def _check_same(self, beginning: Beginning, recorded: IntentGiven, header: Header) -> None:
         """Raise KeyUsed if the entity began as something else.
+
+        The error names neither the entity nor its cantrip: who may not use that cantrip may have the same key.
 
         The content of its cantrip does not count: a program that begins its entities when it starts finds them after a
         deploy with another prompt, and the upgrade policy decides which cantrip they work with.
@@ -313,11 +315,11 @@ class Beginnings:
         pairs += [(name, getattr(recorded, name), getattr(intent, name)) for name in _SAME_INTENT]
         differing = [_LABELS.get(name, name) for name, before, now in pairs if before != now]
         if None not in (header.cantrip_name, cantrip.name) and header.cantrip_name != cantrip.name:
-            differing.append(f'the name of its cantrip, which was "{header.cantrip_name}"')
+            differing.append("the name of its cantrip")
         if differing:
             raise KeyUsed(
-                f"key {identity.key!r} was used to begin something else, entity {entity_id}; what differs is "
-                f"{' and '.join(differing)}: use another key for another beginning"
+                f"key {identity.key!r} was used to begin something else; what differs is {' and '.join(differing)}: "
+                "use another key for another beginning"
             )
 
     async def _make_handle(self, beginning: Beginning) -> Entity:

@@ -21,6 +21,7 @@ from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.bounds import RESULT_BYTES, RESULT_VALUES, measure_share
+from cantrip_actors.terms.cut_off import note_cut_off
 from cantrip_actors.terms.errors import CantripError, LoomError
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import EndReason, Outcome
@@ -165,7 +166,7 @@ def describe_outcome(outcome: Outcome) -> ChildOutcome:
     """Return the outcome of a child that has not crashed, as a value for its parent (COMP-8)."""
     usage = outcome.subtree_usage
     if outcome.terminated:
-        return ChildOutcome(outcome.result, None, usage, outcome.images)
+        return ChildOutcome(note_cut_off(outcome.result, outcome.cut_off), None, usage, outcome.images)
     if outcome.error is not None:
         return ChildOutcome(None, f"child failed: {outcome.error}", usage)
     return ChildOutcome(None, f"child ended without an answer: {outcome.summary or outcome.reason}", usage)

@@ -87,6 +87,7 @@ def _build_end(event: EpisodeEndedEvent | EntityEndedEvent) -> dict[str, Any]:
         "reason": event.reason,
         "by": event.by,
         "ward": outcome.ward,
+        "cut_off": outcome.cut_off,
         "result": outcome.result if is_short else None,
         "is_result_left_out": not is_short,
         "detail": None if event.detail is None else event.detail[:LONGEST],

@@ -11,7 +11,7 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
 from functools import partial, wraps
@@ -52,6 +52,7 @@ from cantrip_actors.runtime.time.schedules import Schedule
 from cantrip_actors.runtime.time.submissions import Submission
 from cantrip_actors.stream.events import EntityEvent
 from cantrip_actors.terms.answer import Answer_co
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import RuntimeClosed
 from cantrip_actors.terms.tool_server import ToolServer
 
@@ -605,6 +606,11 @@ class BlockingRuntime(_Blocking[Runtime]):
     def cluster(self) -> BlockingCluster:
         """The nodes of the loom, as `Runtime.cluster`."""
         return BlockingCluster(self._inner.cluster, self._portal)
+
+    @property
+    def cantrips(self) -> Sequence[Cantrip]:
+        """The cantrips that the runtime offers, as `Runtime.cantrips`."""
+        return self._inner.cantrips
 
     @property
     def not_resumed(self) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
 from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.cut_off import CutOff
 from cantrip_actors.terms.errors import Truncated
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image, select_files, select_pictures
@@ -57,6 +58,8 @@ class Episode(Generic[Answer_co]):
         """The other files whose handles the result contains."""
         self.last_turn: str | None = outcome.last_turn
         """The id of the entity's last turn."""
+        self.cut_off: CutOff | None = outcome.cut_off
+        """Why the answer is incomplete: the provider ended it at the limit on its length, or by a filter."""
         self._read = read
         self._thread: list[Turn] | None = None
         self._cantrip = cantrip

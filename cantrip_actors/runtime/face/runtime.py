@@ -462,6 +462,11 @@ class Runtime:
     # Casting
 
     @property
+    def cantrips(self) -> Sequence[Cantrip]:
+        """The cantrips that `Runtime.open` offers."""
+        return tuple(self._tree.cantrips.given)
+
+    @property
     def loom(self) -> Loom:
         """The loom: every turn of every entity, readable also after the runtime has closed."""
         tree = self._tree

@@ -401,9 +401,21 @@ class Core:
         An entity that was loaded here before with its present cantrip stays with that one.
         """
         now = find_cantrip_in_force(self.loom, facts)
-        if self._is_staying(facts.entity_id, now.id) or facts.life is not Life.IDLE:
+        if self._is_staying(facts.entity_id, now.id) or not self.may_move_now(facts, now):
             return now, None
         return now, self.upgrades.find_move(facts.header, now, is_idle=True)
+
+    def may_move_now(self, facts: EntityFacts, now: CantripRef) -> bool:
+        """Return whether an entity may move from its present cantrip, `now`: no episode of it is under way.
+
+        One that rests while background children work waits for their ends, as long as a living process has its cantrip.
+        """
+        if facts.life is not Life.BUSY or not facts.header.lasting:
+            return facts.life is Life.IDLE
+        is_left_behind = (
+            self.cantrips.find_content(facts.entity_id, now.id) is None and now.id not in self.store.served()
+        )
+        return is_left_behind and fold_entity(self.loom, facts.entity_id).phase is Phase.IDLE
 
     def list_moves(self) -> list[Move]:
         """Return the moves that entities make with their next intents. Raises LoomError."""

@@ -25,6 +25,7 @@ from cantrip_actors.runtime.events.context_variables import ASKER
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import Inboxes
 from cantrip_actors.runtime.time.wake_me import set_timer
+from cantrip_actors.terms.cut_off import note_cut_off
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
 from cantrip_actors.terms.own_gate_names import ASK, WAKE_ME
 
@@ -148,7 +149,7 @@ class Questions:
             return Observed(Observation(call.gate, call.args, f"{ASK}: {waiter.error}", True, call.id))
         assert outcome is not None, "an intent that was posted is taken or fails"
         if outcome.terminated:
-            answer = Observation(call.gate, call.args, outcome.result, False, call.id, images=outcome.images)
-            return Observed(answer)
+            result = note_cut_off(outcome.result, outcome.cut_off)
+            return Observed(Observation(call.gate, call.args, result, False, call.id, images=outcome.images))
         why = f"{ASK}: no answer: {outcome.error or outcome.summary or outcome.reason}"
         return Observed(Observation(call.gate, call.args, why, True, call.id))

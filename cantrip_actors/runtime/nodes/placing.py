@@ -18,7 +18,6 @@ from cantrip_actors.machine.placement import (
     order_among,
     should_end_here,
 )
-from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
@@ -35,7 +34,7 @@ _UNCLEAR = (
 def make_candidate(core: Core, facts: EntityFacts) -> Candidate:
     """Return an entity as placement sees it. Raises LoomError."""
     now = find_cantrip_in_force(core.loom, facts)
-    is_idle = facts.header.lasting and facts.life is Life.IDLE
+    is_idle = facts.header.lasting and core.may_move_now(facts, now)
     move = core.upgrades.find_move(facts.header, now, is_idle=True) if is_idle else None
     moves_to = None if move is None else move.cantrip.id
     ran_here = core.cantrips.get_unloaded(facts.entity_id) is not None

@@ -214,7 +214,7 @@ def _check_same(row: SubmissionRow, before: _Content) -> None:
 def _read_begun(loom: Loom, entity_id: str, key: str) -> _Content:
     """Return what a submission's entity began with. Raises KeyUsed if it is forgotten."""
     if loom.is_forgotten(entity_id):
-        raise KeyUsed(f"key {key!r} was used for entity {entity_id}, which is forgotten: use another key")
+        raise KeyUsed(f"key {key!r} was used for an entity that is forgotten: use another key")
     header, intent = loom.header(entity_id), find_first_intent(loom.records(entity_id))
     assert intent is not None, "it has begun"
     return _Content(header.cantrip_name or "", intent.intent, header.queue)

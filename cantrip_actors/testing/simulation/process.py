@@ -35,6 +35,7 @@ class ProcessHost(Protocol):
     path: Path
     is_shared: bool
     writes: Counter[int]
+    has_stray_runtime: bool
 
     @property
     def now(self) -> float:
@@ -91,6 +92,7 @@ class ProcessLife:
         self.was_disturbed = False
         """Whether a fault has come in this life."""
         self._owners: list[str] = []
+        self._has_runtime = False
 
     @property
     def name(self) -> str:
@@ -110,6 +112,7 @@ class ProcessLife:
     def open(self, **options: Any) -> Runtime:
         """Return a runtime on the loom of the simulation."""
         world = self._world
+        self._has_runtime = True
         runtime = Runtime.open(world.url, **{"recover": "resume", **options})
         runtime._tree.opening = lambda: SimulatedStore(world.path, self, shared=world.is_shared)  # noqa: SLF001
         return runtime
@@ -241,6 +244,8 @@ class ProcessLife:
         """Do a call of a gate or a query, with the latency of a query."""
         if self._is_dead:
             raise Crashed(_CRASHED)
+        if not self._has_runtime:
+            self._world.has_stray_runtime = True
         self.note(f"{kind} {name} begins")
         if kind == "query":
             await anyio.sleep(self._world.draw_latency())

@@ -144,7 +144,8 @@ def simulate(
         SimulationFailed: the scenario or `check` raised an exception, which is its cause, the scenario did not end, or
             the loom is damaged.
         NotSimulated: the scenario used a clock of the machine, a thread, a socket or a subprocess.
-        ValueError: the seed is of another version, or an argument is outside of its range.
+        ValueError: the seed is of another version, an argument is outside of its range, or the scenario opens its
+            runtime without `SimulatedProcess.open`.
     """
     name = _parse_seed(seed)
     check_whole("nodes", nodes, 1)
@@ -161,6 +162,11 @@ def simulate(
     course = _Course(scenario, name, backend, nodes, latency, lasts, check, reset)
     world = course.run(faults, shuffles=shuffles)
     if world.error is None:
+        if world.has_stray_runtime:
+            raise ValueError(
+                "scenario: its runtime was not opened with process.open, so no fault reaches it and this test tests "
+                "nothing: write `async with process.open(cantrips=[…]) as runtime:`"
+            )
         return Simulated(
             cast("T", world.value), name, tuple(faults), tuple(world.trace), world.digest, world.seconds, world.deaths
         )

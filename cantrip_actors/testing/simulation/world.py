@@ -84,6 +84,8 @@ class SimulatedWorld:
         self.deaths = 0
         self.writes: Counter[int] = Counter()
         """How many writes each process has begun, in all of its lives."""
+        self.has_stray_runtime = False
+        """Whether an entity worked in a process that has opened no runtime on the loom of the simulation."""
         self.path = path
         self.url = f"sqlite:{path}"
         self.is_shared = processes > 1 or any(fault.kind == "unsure" for fault in faults)
