@@ -11,8 +11,8 @@ on first use. Code in an event loop has a thread `load` it first.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
+from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -56,19 +56,15 @@ class _OverSteps(Exception):
     """A check has taken all its steps."""
 
 
-class _Steps(threading.local):
-    """The steps that are left for the check of this thread."""
-
-    left = STEPS
-
-    def take(self, steps: int) -> None:
-        """Count steps. Raises _OverSteps for one too many."""
-        self.left -= steps
-        if self.left < 0:
-            raise _OverSteps
+_left: Final = ContextVar("steps that are left for the check of this thread", default=STEPS)
 
 
-_steps = _Steps()
+def _take(steps: int) -> None:
+    """Count steps. Raises _OverSteps for one too many."""
+    left = _left.get() - steps
+    _left.set(left)
+    if left < 0:
+        raise _OverSteps
 
 
 def load() -> None:
@@ -197,9 +193,9 @@ def _make_validator_class() -> Any:
 
         def check_counted(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
             steps = base + (len(value) // 8 if isinstance(value, list | dict) else 0)
-            _steps.take(steps + (len(instance) if is_iterating and isinstance(instance, list | dict) else 0))
+            _take(steps + (len(instance) if is_iterating and isinstance(instance, list | dict) else 0))
             for error in check(validator, value, instance, schema) or ():
-                _steps.take(2 + len(error.message) // 50)  # the message has the whole value
+                _take(2 + len(error.message) // 50)  # the message has the whole value
                 yield error
 
         return check_counted
@@ -231,7 +227,7 @@ def find_problems(value: Any, schema: Draft202012Validator) -> list[str]:
     """
     from referencing.exceptions import Unresolvable
 
-    _steps.left = STEPS
+    _left.set(STEPS)
     errors: list[Any] = []
     try:
         errors += islice(schema.iter_errors(value), PROBLEMS + 1)
