@@ -12,7 +12,6 @@ on first use. Code in an event loop has a thread `load` it first.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextvars import ContextVar
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -56,15 +55,23 @@ class _OverSteps(Exception):
     """A check has taken all its steps."""
 
 
-_left: Final = ContextVar("steps that are left for the check of this thread", default=STEPS)
+class _Steps:
+    """The steps that are left for one check.
 
+    They travel as the checker of formats, because jsonschema hands only its own fields on to the parts of a check.
+    """
 
-def _take(steps: int) -> None:
-    """Count steps. Raises _OverSteps for one too many."""
-    left = _left.get() - steps
-    _left.set(left)
-    if left < 0:
-        raise _OverSteps
+    def __init__(self) -> None:
+        self._left = STEPS
+
+    def take(self, steps: int) -> None:
+        """Count steps. Raises _OverSteps for one too many."""
+        self._left -= steps
+        if self._left < 0:
+            raise _OverSteps
+
+    def check(self, *_: object) -> None:
+        """Check no format."""
 
 
 def load() -> None:
@@ -161,19 +168,17 @@ def make_validator(schema: Mapping[str, Any], *, foreign: bool = False) -> Draft
 
 
 class ForeignValidator:
-    """The validator of a foreign schema, which imports jsonschema for the first check."""
+    """The validator of a foreign schema, which imports jsonschema for its first check and counts the steps of each."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
-        self._validator: Any = None
 
     def iter_errors(self, value: Any) -> Any:
-        """Return an iterator over the violations of the schema by a value."""
+        """Return an iterator over the violations of the schema by a value. It raises _OverSteps at the bound."""
         from referencing.jsonschema import EMPTY_REGISTRY
 
-        if self._validator is None:
-            self._validator = _make_validator_class()(self._schema, registry=EMPTY_REGISTRY)
-        return self._validator.iter_errors(value)
+        validator_class = _make_validator_class()
+        return validator_class(self._schema, registry=EMPTY_REGISTRY, format_checker=_Steps()).iter_errors(value)
 
 
 @lru_cache(maxsize=1)
@@ -193,9 +198,10 @@ def _make_validator_class() -> Any:
 
         def check_counted(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
             steps = base + (len(value) // 8 if isinstance(value, list | dict) else 0)
-            _take(steps + (len(instance) if is_iterating and isinstance(instance, list | dict) else 0))
+            left: _Steps = validator.format_checker
+            left.take(steps + (len(instance) if is_iterating and isinstance(instance, list | dict) else 0))
             for error in check(validator, value, instance, schema) or ():
-                _take(2 + len(error.message) // 50)  # the message has the whole value
+                left.take(2 + len(error.message) // 50)  # the message has the whole value
                 yield error
 
         return check_counted
@@ -227,7 +233,6 @@ def find_problems(value: Any, schema: Draft202012Validator) -> list[str]:
     """
     from referencing.exceptions import Unresolvable
 
-    _left.set(STEPS)
     errors: list[Any] = []
     try:
         errors += islice(schema.iter_errors(value), PROBLEMS + 1)
