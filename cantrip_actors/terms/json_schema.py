@@ -55,7 +55,7 @@ class _OverSteps(Exception):
     """A check has taken all its steps."""
 
 
-class _Steps:
+class _Budget:
     """The steps that are left for one check.
 
     They travel as the checker of formats, because jsonschema hands only its own fields on to the parts of a check.
@@ -178,7 +178,7 @@ class ForeignValidator:
         from referencing.jsonschema import EMPTY_REGISTRY
 
         validator_class = _make_validator_class()
-        return validator_class(self._schema, registry=EMPTY_REGISTRY, format_checker=_Steps()).iter_errors(value)
+        return validator_class(self._schema, registry=EMPTY_REGISTRY, format_checker=_Budget()).iter_errors(value)
 
 
 @lru_cache(maxsize=1)
@@ -198,7 +198,7 @@ def _make_validator_class() -> Any:
 
         def check_counted(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
             steps = base + (len(value) // 8 if isinstance(value, list | dict) else 0)
-            left: _Steps = validator.format_checker
+            left: _Budget = validator.format_checker
             left.take(steps + (len(instance) if is_iterating and isinstance(instance, list | dict) else 0))
             for error in check(validator, value, instance, schema) or ():
                 left.take(2 + len(error.message) // 50)  # the message has the whole value
