@@ -37,6 +37,7 @@ from cantrip_actors.http.front_end_models import (
 from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart
 from cantrip_actors.http.nested_events import NestedEvents
 from cantrip_actors.http.problems import Problem, problem_of
+from cantrip_actors.http.request_messages import read_name
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
 from cantrip_actors.http.table import BASE, ApiRoute
@@ -177,8 +178,9 @@ async def run_ag_ui(call: HttpCall) -> Response:
 
 def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
     """Return a message as an intent. Raises Problem 422 for one without text."""
+    name = read_name("messages", message.name)
     if not isinstance(message.content, list):
-        return _make_intent(message.id, [message.content or ""], [])
+        return _make_intent(message.id, [message.content or ""], [], name)
     texts, files = [], []
     for part in message.content:
         source = part.source or part
@@ -189,7 +191,7 @@ def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
             data = source.data or (url if source.type == "data" else None)
             address = url if data is None else f"data:{media_type or 'application/octet-stream'};base64,{data}"
             files.append(_read_file(address, media_type, part.filename))
-    return _make_intent(message.id, texts, files)
+    return _make_intent(message.id, texts, files, name)
 
 
 def _read_ag_ui_context(body: AgUiBody) -> Mapping[str, Any] | None:
@@ -245,10 +247,13 @@ def _read_file(url: str | None, media_type: str | None, filename: str | None) ->
     return image_of(url) if (media_type or "").startswith("image/") else file_of(url, filename)
 
 
-def _make_intent(key: str, texts: list[str], files: list[Any]) -> ChatIntent:
+def _make_intent(key: str, texts: list[str], files: list[Any], name: str | None = None) -> ChatIntent:
+    """Return a message as an intent, which begins with the name of its speaker. Raises Problem 422 without a text."""
     text = "\n".join(texts)
     if not text.strip() and not files:
         raise Problem(422, "invalid-intent", "messages: expected a text in the newest message of the user")
+    if name is not None:
+        text = f"{name}: {text}"
     return ChatIntent(key, [text, *files] if files else text)
 
 
