@@ -8,15 +8,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 if TYPE_CHECKING:
     from supervisors.reasons import ExitReason
     from supervisors.ref import ActorRef
 
 
+E = TypeVar("E", bound=BaseException)
+
+
 class SupervisorsError(Exception):
-    """The root of the errors that this package raises."""
+    """The root of the errors that this package raises.
+
+    In another process, and in a copy, an error has its text and its attributes, without the `ref` of an actor.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (
+            _make_again,
+            (type(self), self.args),
+            {name: self.__dict__[name] for name in self.__dict__ if name != "ref"},
+        )
+
+
+def _make_again(kind: type[E], args: tuple[object, ...]) -> E:
+    """Return an error with these `args`, without the constructor of its class, which takes others."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 class CallError(SupervisorsError):

@@ -14,6 +14,8 @@ pytestmark = [pytest.mark.rule("L-20"), pytest.mark.real_time]
 ROOT = Path(__file__).parent.parent
 ACTORS, SUPERVISORS = Path("pyproject.toml"), Path("packaging/supervisors/pyproject.toml")
 
+URLS = '[project.urls]\nSource = "https://example.org"'
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
@@ -22,6 +24,7 @@ def tree(tmp_path: Path) -> Path:
     for name in (ACTORS, SUPERVISORS, "CHANGELOG.md", "SECURITY.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
         text = text.replace("0.1.0.dev0", "0.1.0").replace("(not released yet)", "(2026-12-01)")
+        text = text.replace("[project.optional-dependencies]", f"{URLS}\n\n[project.optional-dependencies]")
         (tmp_path / name).write_text(text, encoding="utf-8")
     return tmp_path
 
@@ -41,6 +44,8 @@ def test_a_tree_whose_versions_changelog_and_tag_agree_may_be_released(tree: Pat
         (ACTORS, "cantrip-supervisors==0.1.0", "cantrip-supervisors==0.0.9", "expected the dependency"),
         (SUPERVISORS, 'version = "0.1.0"', 'version = "0.1.1"', "packaging/supervisors/pyproject.toml: version 0.1.1"),
         (SUPERVISORS, "Python :: 3.14", "Python :: 3.15", "differ in requires-python or classifiers"),
+        (ACTORS, URLS, "", "pyproject.toml: [project.urls] is missing"),
+        (SUPERVISORS, URLS, "", "packaging/supervisors/pyproject.toml: [project.urls] is missing"),
         ("CHANGELOG.md", "## 0.1.0", "## 0.0.9", "CHANGELOG.md: its newest heading is not of 0.1.0"),
         ("CHANGELOG.md", "(2026-12-01)", "(not released yet)", "'not released yet' where the date"),
         ("SECURITY.md", "| 0.1 | yes |", "| 0.1 | no |", "SECURITY.md: 0.1 is not among"),

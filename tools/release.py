@@ -37,6 +37,10 @@ def find_problems(root: Path, tags: list[str], *, is_clean: bool) -> Iterator[st
         project["classifiers"],
     ):
         yield "the two pyproject.toml differ in requires-python or classifiers"
+    for folder, statements in zip(PROJECTS, (project, supervisors), strict=True):
+        if not statements.get("urls"):
+            file = (Path(folder) / "pyproject.toml").as_posix()
+            yield f"{file}: [project.urls] is missing: say where the source, the changelog and the issues are"
     release = re.match(r"\d+\.\d+\.\d+", version)
     heading = re.search(r"^## (\S+) \((.*)\)$", (root / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     if heading is None or release is None or heading[1] != release[0]:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import anyio
 
-from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images
+from cantrip_actors.circle.plain import NotPlain, Pictured, collect_with_images, convert_with_images
 from cantrip_actors.machine.events import Inquired
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.bounds import TooLarge
@@ -41,6 +41,9 @@ LONGEST: Final = 20_000
 
 SHORT: Final = 100_000
 """Characters of a result that is too short to exceed any bound on values."""
+
+_WAITS: Final = (Awaitable, AsyncIterator)
+"""What a blocking function may return for the event loop to wait for."""
 
 _threads: Final = Threads("cantrip_actors.circle threads", THREADS)
 
@@ -133,10 +136,17 @@ async def _call(gate: Gate, function: Callable[..., Any], args: Mapping[str, Any
     if gate.blocking:
         work = partial(_call_and_convert, partial(function, **args, **gate.dependencies))
         result = await _threads.attempt(work, on_refusal=partial(_report_refusal, report, gate.name))
-        return convert_with_images(await result) if inspect.isawaitable(result) else result
+        return await _convert(result) if isinstance(result, _WAITS) else result
     result = function(**args, **gate.dependencies) if gate.dependencies else function(**args)
+    return await _convert(result)
+
+
+async def _convert(result: Any) -> Any:
+    """Return the result of a function on the event loop as JSON: what it awaits, or all that it yields."""
     if inspect.isawaitable(result):
         result = await result
+    if isinstance(result, AsyncIterator):
+        return await collect_with_images(result)
     return result if type(result) is str and result.isascii() and len(result) < SHORT else convert_with_images(result)
 
 
@@ -148,7 +158,7 @@ def _report_refusal(report: ReportError | None, gate: str) -> None:
 def _call_and_convert(function: partial[Any]) -> Any:
     """Call a blocking gate; convert large and lazy results to JSON here too, because that would block the loop."""
     result = function()
-    return result if inspect.isawaitable(result) else convert_with_images(result)
+    return result if isinstance(result, _WAITS) else convert_with_images(result)
 
 
 def _explain_value(gate: Gate, problem: NotPlain) -> str:

@@ -20,7 +20,9 @@ import math
 import os
 from collections import deque
 from collections.abc import (
+    AsyncGenerator,
     AsyncIterable,
+    AsyncIterator,
     Awaitable,
     Callable,
     ItemsView,
@@ -114,6 +116,17 @@ def _convert_bytes(value: bytes | bytearray | memoryview) -> Any:
         return {"base64": base64.b64encode(raw).decode()}
 
 
+async def collect_with_images(items: AsyncIterator[object]) -> Any:
+    """Return what an async iterator yields as `convert_with_images` returns the items of an iterator, and close it."""
+    walk = Conversion(is_result=True)
+    try:
+        converted = await walk.visit_each(items)
+    finally:
+        if isinstance(items, AsyncGenerator):
+            await items.aclose()
+    return Pictured(converted, tuple(walk.images)) if walk.images else converted
+
+
 class Conversion(Meter):
     """The conversion of one value, or of several values that share the bounds.
 
@@ -145,6 +158,16 @@ class Conversion(Meter):
             return self._convert_compound(value, depth + 1)
         finally:
             self._above.discard(id(value))
+
+    async def visit_each(self, items: AsyncIterator[object]) -> list[Any]:
+        """Return the items of an async iterator as JSON. Raises NotPlain."""
+        self.count()
+        converted: list[Any] = []
+        async for item in items:
+            self._where.append(f"[{len(converted)}]")
+            converted.append(self.visit(item, 1))
+            self._where.pop()
+        return converted
 
     def _check_room(self, kind: type, value: Any) -> None:
         """Raise TooLarge for a value that is sure to exceed the bound, before it is copied."""

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
+from anyio import to_thread
 from starlette.responses import Response
 
-from cantrip_actors import Cantrip, CantripError, Entity, Work
+from cantrip_actors import AlreadyDecided, Cantrip, CantripError, Entity, Work
 from cantrip_actors.http import ag_ui, ui_messages
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.bodies import validate
@@ -30,7 +31,9 @@ from cantrip_actors.http.front_end_models import (
     AgUiBody,
     AgUiMessageJson,
     AgUiToolJson,
+    ChatQuery,
     UiChatBody,
+    UiChatJson,
     UiMessageJson,
     UiPartJson,
 )
@@ -41,13 +44,13 @@ from cantrip_actors.http.request_messages import read_name
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
 from cantrip_actors.http.table import BASE, ApiRoute
+from cantrip_actors.http.ui_history import KEY_PREFIX, UiMessage, list_ui_messages
 from cantrip_actors.http.ui_messages import UiMessages
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.runtime.people.utterances import find_last_reply, find_utterance, reply
-from cantrip_actors.stream.events import (
-    RequestedEvent,
-)
+from cantrip_actors.stream.events import DecidedEvent, RequestedEvent
+from cantrip_actors.stream.reading import EventLog, format_instant
 
 
 class ChatDecision(NamedTuple):
@@ -79,7 +82,11 @@ class ChatMessage(NamedTuple):
     @property
     def id(self) -> str:
         """The id of the message that answers it: each reply has an answer of its own."""
-        return self.work.id + "".join(f"~{decision.request_id.split(':')[1]}" for decision in self.decisions)
+        return ui_messages.make_message_id(self.work.id, [decision.request_id for decision in self.decisions])
+
+
+_ANSWERED: Final = ("approval-responded", "output-available", "output-error")
+"""The states of a call that was answered on a page."""
 
 
 # The Vercel AI SDK
@@ -95,7 +102,9 @@ async def chat_ui(call: HttpCall) -> Response:
     entity = await _find_chat(call, body.id)
     decisions = await call.read(lambda: list(_read_ui_decisions(call, entity.id, last.parts)))
     if not decisions:
-        raise Problem(422, "invalid", "messages: expected a message of the user, or the decision of an open request")
+        calls = {part.toolCallId for part in last.parts if part.state in _ANSWERED}
+        expected = "a message of the user, or the decision of an open request"
+        raise await call.read(partial(_explain_refusal, call, entity.id, calls, expected))
     await _decide_all(call, decisions)
     work = await _get_newest_intent(call, entity)
     return _stream(call, work, UiMessages(work.id), decisions, ui_messages.HEADERS, ui_messages.LAST)
@@ -117,6 +126,24 @@ async def resume_ui(call: HttpCall) -> Response | JsonAnswer:
 
     message = await call.read(look)
     return JsonAnswer(status=204) if message is None else _stream_ui(call, message)
+
+
+async def list_messages(call: HttpCall) -> JsonAnswer:
+    """List the messages of a chat, as `useChat` takes them: those of the newest intents, oldest first.
+
+    While an episode runs, its answer is not among them: the stream of the chat has it from its beginning.
+    """
+    wanted: ChatQuery = call.query
+    entity = await call.read(lambda: call.runtime.entity(call.path["chat"]))
+    if entity is None:
+        return JsonAnswer({"messages": []})
+    entity = await _find_chat(call, call.path["chat"])
+
+    def read() -> list[UiMessage]:
+        messages = list_ui_messages(entity.id, call.runtime.loom.records(entity.id), wanted.limit)
+        return list(call.redact_for_token(messages))
+
+    return JsonAnswer({"messages": await to_thread.run_sync(read)})
 
 
 def _stream_ui(call: HttpCall, message: ChatMessage) -> Response:
@@ -167,7 +194,9 @@ async def run_ag_ui(call: HttpCall) -> Response:
         entity = await _find_chat(call, body.threadId)
         decisions = await call.read(lambda: list(_read_ag_ui_decisions(call, entity.id, body)))
         if not decisions:
-            raise Problem(422, "invalid", "messages: expected the result of a call that waits for it")
+            calls = {message.toolCallId for message in body.messages if message.role == "tool"}
+            expected = "the result of a call that waits for it"
+            raise await call.read(partial(_explain_refusal, call, entity.id, calls, expected))
         await _decide_all(call, decisions)
         work = await _get_newest_intent(call, entity)
     else:
@@ -285,7 +314,7 @@ async def _post(
                 count(entity.id)
         else:
             entity = await _find_chat(call, chat)
-        key: str | None = call.key or f"chat:{intent.key}"
+        key: str | None = call.key or f"{KEY_PREFIX}{intent.key}"
         if await call.read(partial(may_reply, call, entity.id, key)):
             find = partial(find_utterance, runtime, entity.id, with_children=False)
             if regenerates and await call.read(find) is not None:
@@ -363,6 +392,19 @@ async def _get_newest_intent(call: HttpCall, entity: Entity) -> Work:
     return await call.read(look)
 
 
+def _explain_refusal(call: HttpCall, entity_id: str, calls: Collection[str | None], expected: str) -> Exception:
+    """Return why the answers for `calls` decide nothing: another one was first, or no call waits. Reads the loom."""
+    refusal: Exception = Problem(422, "invalid", f"messages: expected {expected}")
+    asked: set[str] = set()
+    for event in EventLog().add_all(call.runtime.loom.records(entity_id)):
+        if isinstance(event, RequestedEvent) and event.tool_call_id in calls:
+            asked.add(event.request_id)
+        elif isinstance(event, DecidedEvent) and event.request_id in asked:
+            at = format_instant(event.at)
+            refusal = AlreadyDecided(event.request_id, event.decision, event.by, at, event.note)
+    return refusal
+
+
 async def _decide_all(call: HttpCall, decisions: Collection[ChatDecision]) -> None:
     check_scope(call.token, "approve")
     for decision in decisions:
@@ -438,6 +480,7 @@ _STREAM: Final = {200: "text/event-stream"}
 
 CHAT_ROUTES: Final = (
     ApiRoute("POST", f"{BASE}/chat/{{cantrip}}", "read", chat_ui, _STREAM, UiChatBody),
+    ApiRoute("GET", f"{BASE}/chat/{{cantrip}}/{{chat}}", "read", list_messages, {200: UiChatJson}, query=ChatQuery),
     ApiRoute("GET", f"{BASE}/chat/{{cantrip}}/{{chat}}/stream", "read", resume_ui, {**_STREAM, 204: None}),
     ApiRoute("POST", f"{BASE}/ag-ui/{{cantrip}}", "read", run_ag_ui, _STREAM, AgUiBody),
 )

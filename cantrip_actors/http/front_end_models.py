@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
-from cantrip_actors.http.bodies import Lenient
+from cantrip_actors.http.bodies import Lenient, Strict
 
 
 class UiApprovalJson(Lenient):
@@ -46,6 +46,18 @@ class UiChatBody(Lenient):
     id: str = Field(min_length=1, max_length=200, description="the chat; the name of its entity")
     messages: list[UiMessageJson] = Field(min_length=1)
     trigger: str = "submit-message"
+
+
+class ChatQuery(Strict):
+    """The query of the messages of a chat."""
+
+    limit: int = Field(default=100, ge=1, le=500, description="How many of the newest intents.")
+
+
+class UiChatJson(BaseModel):
+    """The messages of a chat."""
+
+    messages: list[dict[str, Any]]
 
 
 class AgUiSourceJson(Lenient):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from cantrip_actors.http.front_ends import ShownCall, ShownChild, StreamPart
@@ -18,6 +18,11 @@ LAST: Final = b"data: [DONE]\n\n"
 _REASONS: Final = {"terminated": "stop", "truncated": "length", "timeout": "length", "budget": "length"}
 _CUT_OFF: Final = {"length": "length", "filter": "content-filter"}
 _NAMES: Final = {"message": "text", "thinking": "reasoning"}
+
+
+def make_message_id(work_id: str, replied: Iterable[str] = ()) -> str:
+    """Return the id of the message that answers an intent, or the reply to the requests `replied` in its episode."""
+    return work_id + "".join(f"~{request_id.split(':')[1]}" for request_id in replied)
 
 
 class UiMessages:

@@ -6,11 +6,14 @@ gate that is made of annotations: one that only reads looms does not.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Final, get_origin
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_json
 
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -25,27 +28,79 @@ class GateArguments(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def make_model(name: str, fields: dict[str, Any], *, open_: bool) -> tuple[type[BaseModel], dict[str, Any]]:
+class _FiniteSchema(GenerateJsonSchema):
+    """Leaves out a default that JSON has no number for: requests would have null instead, which is no valid value."""
+
+    def encode_default(self, dft: Any) -> Any:
+        encoded = super().encode_default(dft)
+        try:
+            json.dumps(encoded, allow_nan=False)
+        except ValueError as error:
+            raise PydanticSerializationError(str(error)) from error
+        return encoded
+
+
+def make_model(
+    name: str, fields: dict[str, Any], *, open_: bool, advice: str = ""
+) -> tuple[type[BaseModel], dict[str, Any]]:
     """Return the model of a gate's arguments, and its JSON Schema.
 
-    Raises InvalidCantrip for an annotation without a schema, and for a name that no field of a model can have.
+    A text in the `Annotated` of a parameter is its description. Raises InvalidCantrip, with `advice`, for an annotation
+    without a schema, and for a name that no field of a model can have.
     """
     for field in fields:
         if field.startswith("_") or (field.startswith("model_") and hasattr(BaseModel, field)):
             raise InvalidCantrip(f"gate {name}: a parameter cannot be called {field}; rename it")
     config = ConfigDict(extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
+    described = {field: (_describe_hint(hint, default), default) for field, (hint, default) in fields.items()}
     try:
         with warnings.catch_warnings():
             # a parameter called `json` or `copy` hides a method that is not called here; a default that is not JSON is
             # left out of the schema
             warnings.simplefilter("ignore")
-            model = create_model(f"{name}Arguments", __config__=config, **fields)
-            schema = strip_titles(model.model_json_schema())
-    except (PydanticUserError, NameError, TypeError) as error:
-        raise InvalidCantrip(f"gate {name}: no JSON Schema can be made of its annotations: {error}") from error
+            model, schema = _make_schema(name, config, described)
+    except _NO_SCHEMA as error:
+        where, why = _find_fault(config, described, error)
+        raise InvalidCantrip(
+            f"gate {name}: no JSON Schema can be made of its annotations: {where}{why}{advice}"
+        ) from error
     schema.pop("title", None)
     schema.setdefault("properties", {})
     return model, schema
+
+
+_NO_SCHEMA: Final = (PydanticUserError, NameError, TypeError)
+
+
+def _make_schema(name: str, config: ConfigDict, fields: Mapping[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
+    model = create_model(f"{name}Arguments", __config__=config, **dict(fields))
+    return model, strip_titles(model.model_json_schema(schema_generator=_FiniteSchema))
+
+
+def _find_fault(config: ConfigDict, fields: Mapping[str, Any], error: Exception) -> tuple[str, str]:
+    """Return which of several parameters has no schema, and why it has none, without pydantic's pages."""
+    for field, definition in fields.items() if len(fields) > 1 else ():
+        try:
+            _make_schema("", config, {field: definition})
+        except _NO_SCHEMA as alone:
+            return f"{field}: ", _explain(alone)
+    return "", _explain(error)
+
+
+def _explain(error: Exception) -> str:
+    """Return pydantic's reason without the address of a page, and without its advice about the settings of models."""
+    return str(error).partition("\n")[0].partition(". Set `")[0].rstrip(".")
+
+
+def _describe_hint(hint: Any, default: Any) -> Any:
+    """Return an annotation with the text of its `Annotated` as its description, unless it has one."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    text = next((mark for mark in hint.__metadata__ if isinstance(mark, str)), None)
+    fields = [mark for mark in (*hint.__metadata__, default) if isinstance(mark, FieldInfo)]
+    if text is None or any(field.description is not None for field in fields):
+        return hint
+    return Annotated[hint, Field(description=text)]
 
 
 def bind_arguments(gate: Gate, model: type[BaseModel], args: Mapping[str, Any]) -> BoundArguments | Refused:
@@ -93,6 +148,11 @@ def read_answer(model: type[BaseModel], answer: Any) -> Any:
     `model` is the model of the gate that `make_typed_done` returned.
     """
     return model.model_validate_json(to_json({"answer": answer})).__dict__["answer"]
+
+
+def read_answer_of(kind: Any, answer: Any) -> Any:
+    """Return an answer, read from the loom, as a value of a type, without the gate. Raises pydantic.ValidationError."""
+    return TypeAdapter(kind).validate_json(to_json(answer))
 
 
 provide_binder(bind_arguments)

@@ -19,6 +19,7 @@ from cantrip_actors.terms.errors import ImmutableError, InvalidCantrip
 from cantrip_actors.terms.json_schema import find_dangling_reference, find_schema_fault
 from cantrip_actors.terms.messages import ToolChoice, make_encodable, parse_tool_choice
 from cantrip_actors.terms.server_tools import ServerTool, parse_server_tools
+from cantrip_actors.terms.value import Immutable
 
 TYPED: Final = (
     "parallel_tool_calls",
@@ -39,7 +40,7 @@ DEEPEST: Final = 100
 
 
 @dataclass(frozen=True)
-class _Conditioning:
+class _Conditioning(Immutable):
     system_prompt: str | None = None
     temperature: float | None = None
     top_p: float | None = None

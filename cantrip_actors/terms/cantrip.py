@@ -24,7 +24,7 @@ from cantrip_actors.terms.folding import Folding
 from cantrip_actors.terms.messages import find_named_gate
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.server_tools import TAKEN, check_server_tools
-from cantrip_actors.terms.value import replace_fields, set_fields
+from cantrip_actors.terms.value import Immutable, replace_fields, set_fields
 from cantrip_actors.terms.ward import PRICES, Wards, max_turns
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Cantrip(Generic[Answer_co]):
+class Cantrip(Immutable, Generic[Answer_co]):
     """The recipe: a crystal, its call and a circle. Cast it on an intent to get an entity (CANTRIP-2).
 
     `crystal` is "family:model" or any object with `invoke`. `child_crystal` is for children whose request names no

@@ -36,7 +36,7 @@ from cantrip_actors.terms.tool_server import (
     describe_without_words,
     make_gates,
 )
-from cantrip_actors.terms.value import replace_fields, set_fields
+from cantrip_actors.terms.value import Immutable, replace_fields, set_fields
 from cantrip_actors.terms.ward import PROGRAMS, Ward, Wards, parse
 from cantrip_actors.terms.wrapping import Wrap
 
@@ -52,7 +52,7 @@ P = TypeVar("P")
 
 
 @dataclass(frozen=True)
-class Circle:
+class Circle(Immutable):
     """Gates, wards and a medium.
 
     `gates` are names of standard gates, gates, or annotated functions, in the order in which the crystal is shown them.

@@ -30,6 +30,7 @@ from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.resource import Resource
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.risk import Risk, read_risks
+from cantrip_actors.terms.value import Immutable
 from cantrip_actors.terms.wrapper import AskFirst, GateCall, Refused, Wrapper, check_expires, check_unattended
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class BoundArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Immutable):
     """A crossing point of a circle. Make one with `@gate`, or with `Gate.of(...)` from a JSON Schema.
 
     `ephemeral` results leave the entity's context after `visible_for` more queries, and stay in the loom (D-010).
@@ -375,7 +376,9 @@ class Gate:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # the method itself may be a coroutine function
+    """Return whether a call of the function runs on the event loop; the calls of its `__call__` count, too."""
+    called = getattr(function, "__call__", None)  # noqa: B004  # the method itself may be a coroutine function
+    return any(inspect.iscoroutinefunction(part) or inspect.isasyncgenfunction(part) for part in (function, called))
 
 
 def check_name(name: str) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, Unpack, overload
+from typing import Annotated, Any, Final, TypeVar, Unpack, overload
 
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -25,6 +26,9 @@ class _Dependency:
 
 Injected = Annotated[T, _Dependency()]
 """`root: Injected[Path]` is a dependency: given by `with_(root=…)`, absent from the gate's schema (CIRCLE-10)."""
+
+
+_ADVICE: Final = "; a parameter that the program gives, and not the crystal, is annotated with Injected[…]"
 
 
 @overload
@@ -49,6 +53,8 @@ def gate(
     **settings: Unpack[GateSettings],
 ) -> Gate | Callable[[Callable[..., Any]], Gate]:
     """Make a gate of an annotated function: its name, docstring, annotations and defaults are the definition.
+
+    A text in the `Annotated` of a parameter describes it. The result of a generator is the list of what it yields.
 
     An `async def` runs on the event loop, a plain `def` in a worker thread unless `blocking=False` says that it never
     waits. Parameters annotated `Injected[…]` are dependencies; one annotated `GateCall` receives the call itself, and
@@ -76,7 +82,7 @@ def gate(
         from cantrip_actors.terms.identity import build_parameters_identity
 
         injected, required_injected, fields, open_, site = _split(function, own_name)
-        model, schema = make_model(own_name, fields, open_=open_)
+        model, schema = make_model(own_name, fields, open_=open_, advice=_ADVICE)
         called_here = Gate(
             name=own_name,
             description=description if description is not None else inspect.getdoc(_find_annotated(function)) or "",
@@ -103,10 +109,11 @@ def _split(
     """
     try:
         parameters = inspect.signature(function).parameters
-        hints = typing.get_type_hints(_find_annotated(function), include_extras=True)
+        hints = _get_hints(_find_annotated(function))
     except NameError as error:
         raise InvalidCantrip(
-            f"gate {name}: an annotation cannot be resolved ({error}); define it at module level"
+            f"gate {name}: an annotation cannot be resolved ({error}); define it at module level, or import it there, "
+            "outside of `if TYPE_CHECKING`"
         ) from error
     except (TypeError, ValueError) as error:
         raise InvalidCantrip(f"gate {name}: expected an annotated function, got {function!r}") from error
@@ -125,7 +132,10 @@ def _split(
         if parameter.kind is parameter.VAR_KEYWORD:
             open_ = True
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            raise InvalidCantrip(f"gate {name}: parameter {parameter.name} cannot be passed by name, as a call does")
+            raise InvalidCantrip(
+                f"gate {name}: parameter {parameter.name} cannot be passed by name, as a call does: give it a name, or "
+                "leave it out; a decorator that takes *args shows those of its function by functools.wraps"
+            )
         elif (part := _find_part_of_call(hint)) is not None:
             site.append((parameter.name, part))
         elif any(isinstance(mark, _Dependency) for mark in getattr(hint, "__metadata__", ())):
@@ -135,6 +145,19 @@ def _split(
         else:
             fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
     return tuple(injected), tuple(required_injected), fields, open_, tuple(site)
+
+
+def _get_hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of a function's parameters. That of its result may name what is imported for type checkers
+    alone. Raises NameError for one of a parameter.
+    """
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError:
+        parameters = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
+        type_parameters = getattr(function, "__type_params__", ())
+        shown = types.SimpleNamespace(__annotations__=parameters, __wrapped__=function, __type_params__=type_parameters)
+        return typing.get_type_hints(shown, include_extras=True)
 
 
 def get_call(call: GateCall) -> GateCall:
@@ -162,9 +185,14 @@ def _unwrap_partials(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _find_annotated(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function whose annotations and docstring count: the one in a partial, or an object's `__call__`."""
+    """Return the function whose annotations and docstring count: the one in a partial or in an object that decorates
+    it, or an object's `__call__`.
+    """
     function = _unwrap_partials(function)
     if inspect.isroutine(function) or isinstance(function, type):
         return function
+    if hasattr(function, "__wrapped__"):
+        inner: Callable[..., Any] = inspect.unwrap(function)
+        return inner
     called: Callable[..., Any] = type(function).__call__
     return called

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cantrip_actors.terms.value import Value, is_mapping
+
+E = TypeVar("E", bound=BaseException)
 
 
 class CantripError(Exception):
@@ -15,6 +17,17 @@ class CantripError(Exception):
     """
 
     entity_id: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what a copy, and another process, make the same error of: its text and its attributes."""
+        return make_error_again, (type(self), self.args), dict(self.__dict__)
+
+
+def make_error_again(kind: type[E], args: tuple[object, ...]) -> E:
+    """Return an error with these `args`, without the constructor of its class, which takes others."""
+    error = kind.__new__(kind, *args)
+    error.args = args
+    return error
 
 
 _MOST: Final = sys.float_info.max

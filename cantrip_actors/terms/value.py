@@ -6,11 +6,14 @@ Functions of `dataclasses` (`replace`, `fields`, `asdict`) work with them, becau
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, make_dataclass
+from dataclasses import Field, asdict, make_dataclass
 from functools import cache
-from typing import Any, ClassVar, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeGuard, TypeVar
 
 import msgspec
+
+if TYPE_CHECKING:
+    from pydantic_core import CoreSchema
 
 T = TypeVar("T")
 
@@ -34,6 +37,37 @@ class Value(msgspec.Struct, frozen=True, omit_defaults=True):
     """A frozen value, compared by its fields. Its JSON form leaves out the fields that have their defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]] = _Fields()  # type: ignore[assignment]  # a descriptor
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        """Let a value be a field of users' models, such as those of a web service: an instance, shown as JSON."""
+        from pydantic_core import core_schema
+
+        written = core_schema.plain_serializer_function_ser_schema(asdict, return_schema=core_schema.dict_schema())
+        return core_schema.is_instance_schema(cls, serialization=written)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: object, handler: object) -> dict[str, Any]:
+        return {"type": "object", "title": cls.__name__, "properties": {name: {} for name in cls.__struct_fields__}}
+
+
+class Immutable:
+    """A value that nothing changes, so that a copy of it is the value itself, with all that it refers to."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        """Let a value be a field of users' models, such as those of their settings: an instance, as it is."""
+        from pydantic_core import core_schema
+
+        return core_schema.is_instance_schema(cls)
 
 
 def set_fields(value: object, /, **parts: Any) -> None:

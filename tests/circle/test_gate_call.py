@@ -4,6 +4,7 @@ import asyncio
 import functools
 import threading
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,44 @@ async def test_a_result_is_an_observation_in_the_canonical_shape():
     assert await call(greet, name="Ann") == Observation(
         gate="greet", args={"name": "Ann"}, result="hello Ann", is_error=False, tool_call_id="c1", ephemeral=False
     )
+
+
+@pytest.mark.rule("CIRCLE-4", "D-005")
+@pytest.mark.parametrize("blocking", [False, True])
+async def test_the_result_of_an_async_generator_is_the_list_of_what_it_yields(blocking):
+    @gate(blocking=blocking)
+    async def count(to: int) -> AsyncIterator[int]:
+        for number in range(to):
+            await anyio.sleep(60)
+            yield number
+
+    assert (await call(count, to=3)).result == [0, 1, 2]
+
+
+@pytest.mark.rule("D-005")
+async def test_an_async_generator_that_yields_too_much_is_closed():
+    closed = []
+
+    @gate
+    async def endless() -> AsyncIterator[str]:
+        try:
+            while True:
+                yield "x" * 1_000_000
+        finally:
+            closed.append(True)
+
+    assert (await call(endless)).result.startswith("endless returned more than")
+    assert closed
+
+
+@pytest.mark.rule("D-005")
+async def test_a_value_that_an_async_generator_yields_and_json_has_not_is_named_with_its_place():
+    @gate
+    async def things() -> AsyncIterator[object]:
+        yield 1
+        yield {"here": object()}
+
+    assert "a object at result[1]['here']" in (await call(things)).result
 
 
 @pytest.mark.rule("CIRCLE-3")

@@ -381,13 +381,18 @@ trial("useChat", "resume", async () => {
   for (let n = 0; n < 500 && chat.status !== "streaming"; n++) await new Promise(done => setTimeout(done, 10));
   await chat.stop();
   await said;
+  const load = async () =>
+    (await (await fetch(`${url}/api/v1/chat/assistant/${chat.id}`, { headers })).json()).messages;
   const other = new Chat("assistant", chat.id); // the page was loaded again
-  other.messages = [chat.messages[0]];
+  other.messages = await load();
+  assert.deepEqual(other.messages.map(message => message.id), [chat.messages[0].id]);
   await other.resumeStream();
   assert.equal(other.error, undefined);
   assert.match(other.text, /^Let me wait.\|It said: slept$/);
   await other.resumeStream(); // nothing runs now
   assert.equal(other.messages.length, 2);
+  const kinds = messages => messages.map(({ id, parts }) => [id, ...parts.map(part => [part.type, part.state, part.text])]);
+  assert.deepEqual(kinds(await load()).flat(2), kinds(other.messages).flat(2));
 });
 
 const runExample = async name => {

@@ -110,7 +110,11 @@ async def test_a_chat_is_refused_actions_without_the_scope_of_its_token() -> Non
         await on.ask("POST", "chat/nobody", 404, json=say("hello", id="m2"))
         rest = await parts_of(on, answer)
         assert {"type": "tool-output-available", "toolCallId": request["toolCallId"], "output": "paid 3"} in rest
-        await on.ask("POST", "chat/echo", 422, json=answer)
+        again = (await on.ask("POST", "chat/echo", 409, json=answer)).json()
+        assert again["type"] == "urn:cantrip:already-decided"
+        assert "allow; the first decision counts" in again["detail"]
+        nothing = {"id": "bob", "messages": [{"id": "a1", "role": "assistant", "parts": []}]}
+        await on.ask("POST", "chat/echo", 422, json=nothing)
 
 
 async def test_an_episode_is_the_same_parts_live_and_from_the_loom() -> None:

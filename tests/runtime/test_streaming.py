@@ -6,6 +6,7 @@ import anyio
 import pytest
 
 from cantrip_actors import (
+    AttemptFailedEvent,
     Cantrip,
     Circle,
     CrystalError,
@@ -28,6 +29,7 @@ from cantrip_actors.observe.upserts import (
     TurnError,
     TurnStarted,
 )
+from cantrip_actors.stream.pieces import TextPieces
 from cantrip_actors.stream.reading import EventId
 from cantrip_actors.stream.wire import (
     FinalMessage,
@@ -394,6 +396,29 @@ async def test_a_reader_with_an_id_gets_deltas_and_never_a_delta_after_its_text(
     assert [EventId.parse(event.id) for event in seen if event.id] == sorted(
         {EventId.parse(e.id) for e in seen if e.id}
     )
+
+
+@pytest.mark.rule("K-42")
+async def test_a_reader_that_comes_in_the_middle_of_an_answer_gets_it_from_its_beginning() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.start(cantrip(Streaming(fails=1)), "go")
+        first = entity.events(after="0", deltas=True)
+        with anyio.move_on_after(8):  # the first attempt has failed meanwhile
+            await entity.episode()
+        late = entity.events(after="0", deltas=True)
+        first.close()
+        both = [[event async for event in feed] for feed in (late, entity.events(after="0"))]
+    assert [event for event in both[0] if event.id] == both[1]
+    streamed = [event for event in both[0] if isinstance(event, StreamedEvent)]
+    assert [type(event) for event in streamed[:2]] == [DeltaEvent, AttemptFailedEvent]
+    second = [event for event in streamed[2:] if isinstance(event, DeltaEvent)]
+    assert [event.is_start for event in second] == [True] + [False] * (len(second) - 1)
+    assert second[0].text.startswith("word0 word1 ")
+    pieces = TextPieces()
+    (answer,) = [event.text for event in both[0] if isinstance(event, TextEvent)]
+    texts = [pieces.add(event) for event in both[0]]
+    assert pieces.turn == answer
+    assert sum(map(bool, texts)) > 5  # it grew
 
 
 async def test_streamed_events_are_made_while_someone_reads_them() -> None:

@@ -231,6 +231,95 @@ class TestDefinition:
         assert Gate.of(None, name="call_entity").name == "call_agent"
 
 
+class Decorated:
+    """A decorator that is a class, as many libraries have them."""
+
+    def __init__(self, function):
+        functools.update_wrapper(self, function)
+        self.function = function
+
+    def __call__(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
+
+
+class TestFunctionsAsTheyAre:
+    """Functions of users are decorated, generic, and annotated for their type checkers."""
+
+    @pytest.mark.rule("CALL-3")
+    def test_a_function_in_an_object_that_decorates_it_keeps_its_docstring_and_its_annotations(self):
+        def count(letter: Literal["a", "b"], most: int = 3) -> int:
+            """Count a letter."""
+            return most
+
+        plain, decorated = gate(count), gate(Decorated(count))
+        assert decorated.definition == plain.definition
+        assert bound(decorated, letter="a", most="4") == {"letter": "a", "most": 4}
+
+    @pytest.mark.rule("CALL-3")
+    def test_the_annotation_of_a_result_may_name_what_only_type_checkers_import(self):
+        def load(path: "str") -> "DataFrame":  # noqa: F821  # imported for type checkers
+            return path
+
+        assert gate(load).parameters["properties"] == {"path": {"type": "string"}}
+        with pytest.raises(InvalidCantrip, match=r"Frame.*if TYPE_CHECKING"):
+
+            @gate
+            def save(table: "DataFrame") -> str:  # noqa: F821  # imported for type checkers
+                return table
+
+    @pytest.mark.rule("CALL-3")
+    def test_a_text_in_an_annotation_describes_its_parameter(self):
+        @gate
+        def pay(
+            amount: Annotated[int, "in cents"],
+            to: Annotated[str, "a name", Field(description="who gets it")],
+            note: Annotated[str, "why"] = Field("", description="for the books"),
+        ) -> str:
+            return to
+
+        shown = {name: schema["description"] for name, schema in pay.parameters["properties"].items()}
+        assert shown == {"amount": "in cents", "to": "who gets it", "note": "for the books"}
+
+    @pytest.mark.rule("CALL-3")
+    @pytest.mark.parametrize("number", [float("inf"), -float("inf"), float("nan")])
+    def test_a_default_that_json_has_no_number_for_is_not_in_the_schema(self, number):
+        class Range(BaseModel):
+            least: float = 0.0
+            most: float = number
+
+        @gate
+        def choose(within: Range, most: float = number, sizes: tuple[float, ...] = (1.0, number)) -> str:
+            return repr(most)
+
+        json.dumps(choose.parameters, allow_nan=False)
+        assert choose.parameters["properties"]["most"] == {"type": "number"}
+        assert choose.parameters["$defs"]["Range"]["properties"]["least"]["default"] == 0.0
+        assert choose.parameters["required"] == ["within"]
+        assert repr(bound(choose, within={})["most"]) == repr(number)
+
+    @pytest.mark.rule("CIRCLE-10")
+    def test_a_parameter_without_a_schema_is_named_with_advice(self):
+        with pytest.raises(InvalidCantrip) as error:
+
+            @gate
+            def query(text: str, database: Decorated) -> str:
+                return text
+
+        assert str(error.value).startswith(
+            "gate query: no JSON Schema can be made of its annotations: database: Unable to generate"
+        )
+        assert str(error.value).endswith("is annotated with Injected[…]")
+        assert "\n" not in str(error.value)
+        assert "arbitrary_types_allowed" not in str(error.value)
+
+    def test_a_parameter_that_no_call_can_name_is_refused_with_advice(self):
+        with pytest.raises(InvalidCantrip, match=r"functools\.wraps"):
+
+            @gate
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                return args
+
+
 class TestCheck:
     """Valid arguments of a call, and the error texts for invalid ones."""
 

@@ -67,6 +67,7 @@ from cantrip_actors.machine.project.record import (
 )
 from cantrip_actors.machine.project.requests import (
     Verdict,
+    as_answer,
     find_decision,
     find_delivery,
     find_last_beginning,
@@ -109,6 +110,7 @@ __all__ = [
     "TurnReader",
     "Verdict",
     "advance",
+    "as_answer",
     "as_forgotten",
     "as_header",
     "as_intent",

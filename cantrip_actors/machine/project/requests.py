@@ -53,6 +53,11 @@ def read_last_reply(records: Iterable[Record]) -> str | None:
     return last
 
 
+def as_answer(record: Record) -> Decided | None:
+    """Return the record if it is the answer to a request, else None."""
+    return record if isinstance(record, Decided) and record.decision == "answer" else None
+
+
 def find_delivery(records: Iterable[Record], call_id: str) -> str:
     """Return the id of the request for the result of a call; `call_id` itself if there is no such request."""
     requests = (record for record in records if isinstance(record, Requested) and record.deferred)

@@ -66,6 +66,7 @@ from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.entity.unavailable import call_until_available, wait_for_service
 from cantrip_actors.runtime.nodes.placing import ends_here
 from cantrip_actors.stream.answer import AnswerStream
+from cantrip_actors.stream.answer_so_far import AnswerSoFar
 from cantrip_actors.stream.named_calls import NamedCallStream
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here, Pinned
@@ -285,18 +286,21 @@ class Performer:
             cell.entity_id, self._recorder.turn_id, lambda: core.make_moment().wall, lambda: core.guard.redactor
         )
 
+        so_far = environment.bus.answers[cell.entity_id] = AnswerSoFar()
         calls = NamedCallStream() if cell.plan.circle.has_calls_by_name else None
 
         def emit(emitted: Emitted) -> None:
             payloads = (emitted,) if calls is None else calls.read(emitted)
             events = [event for payload in payloads if (event := answer.read(payload)) is not None]
             if events:
+                so_far.add(events)
                 environment.bus.publish(events)
 
         try:
             return await self._query(self._make_query(action, emit))
         finally:
             answer.close()
+            del environment.bus.answers[cell.entity_id]
 
     async def _find_control(self) -> Event | None:
         """Return the event of control mail, of the companion's message or of answers, which come before a query."""

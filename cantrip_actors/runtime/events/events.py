@@ -16,6 +16,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.ring import Missed, Ring
+from cantrip_actors.stream.answer_so_far import AnswerSoFar
 from cantrip_actors.stream.events import EntityEndedEvent, EntityEvent, MissedEvent, StreamedEvent
 
 _log = get_logger("cantrip_actors.runtime")
@@ -161,6 +162,8 @@ class Bus:
         """The events of each subject that is read. A ring lives while it is read."""
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._is_closed = False
+        self.answers: dict[str, AnswerSoFar] = {}
+        """The answers that crystals are streaming, by entity."""
 
     def __bool__(self) -> bool:
         """Whether anything is delivered: without watchers and subscribers no events are made."""

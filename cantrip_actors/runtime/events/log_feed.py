@@ -84,11 +84,15 @@ class EventFeed(LogFeed[EntityEvent]):
     """The events of an entity after an id, each recorded one once and in order; with `deltas` also the streamed ones.
 
     Recorded events come from the loom, and have ids. Live and streamed ones come in between while this process runs the
-    entity; those of an answer that was delivered already are left out. A `MissedEvent` says that some of them are lost.
+    entity, those of a running answer from its beginning; those of an answer that was delivered already are left out. A
+    `MissedEvent` says that some of them are lost.
     """
 
     def __init__(self, tree: Tree, entity_id: str, after: EventId | None, *, deltas: bool = False) -> None:
         super().__init__(tree, entity_id, self._select_new, deltas=deltas)
+        answer = tree.bus.answers.get(entity_id) if deltas else None
+        self._missed: list[StreamedEvent] = [] if answer is None else answer.list_events()
+        """The pieces of the running answer from before the subscription, until they are delivered."""
         tip = tree.store.tip(entity_id) if after is None else None
         self._after = after
         """None for the events from now on, until the first reading."""
@@ -108,6 +112,8 @@ class EventFeed(LogFeed[EntityEvent]):
         if event is None or isinstance(event, MissedEvent) or following > self._covered:
             self._covered = arriving
             await self._read_all()
+            self._ready.extend(piece for piece in self._missed if not self._is_outdated(piece))
+            self._missed = []
         if isinstance(event, MissedEvent):
             self._ready.append(event)
 

@@ -559,7 +559,7 @@ class Entity(Generic[Answer_co]):
         or `invoke` includes the entity's first events. An entity that is over has no events.
 
         With `deltas` the pieces of an answer (`StreamedEvent`) are among the events, while this process runs the
-        entity.
+        entity; with `after`, those of an answer that is being given from its beginning.
         """
         tree, cell = self._tree, self._find_cell()
         if after is not None:

@@ -62,7 +62,8 @@ class Episode(Generic[Answer_co]):
         """Why the answer is incomplete: the provider ended it at the limit on its length, or by a filter."""
         self._read = read
         self._thread: list[Turn] | None = None
-        self._cantrip = cantrip
+        self._answer: Any = None if cantrip is None else cantrip.answer
+        self._read_answer: Callable[[Any], Any] | None = None if cantrip is None else cantrip.read_answer
 
     @property
     def completed(self) -> bool:
@@ -77,13 +78,14 @@ class Episode(Generic[Answer_co]):
         for an answer of another type, which an earlier version of the cantrip allowed. Without one it is None for an
         episode without an answer.
         """
-        cantrip, answer = self._cantrip, self.raw_result
-        if cantrip is None or cantrip.answer is None:
-            result: Answer_co = answer
-            return result
-        if not self.terminated:
+        result: Answer_co
+        if self._answer is None or self._read_answer is None:
+            result = self.raw_result
+        elif self.terminated:
+            result = self._read_answer(self.raw_result)
+        else:
             raise Truncated(self.entity_id, self.reason, self.ward, self.summary)
-        return cantrip.read_answer(answer)
+        return result
 
     @property
     def thread(self) -> list[Turn]:
@@ -102,9 +104,31 @@ class Episode(Generic[Answer_co]):
 
         return TypeAdapter(kind).validate_python(self.raw_result)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what another process can have of it: all but the loom, so its thread is read now."""
+        facts = {name: value for name, value in self.__dict__.items() if name not in ("_read", "_read_answer")}
+        return _make_detached, (type(self), facts | {"_thread": self.thread})
+
     def __repr__(self) -> str:
         words = f"result={self.raw_result!r}" if self.terminated else f"{self.reason}: {self.summary}"
         return f"<Episode of {self.entity_id}: {words}>"
+
+
+def _make_detached(kind: type[Episode[Any]], facts: dict[str, Any]) -> Episode[Any]:
+    """Return an episode that was pickled. It reads its answer without its cantrip."""
+    episode = object.__new__(kind)
+    episode.__dict__.update(facts, _read=_read_nothing, _read_answer=partial(_read_answer_of, facts["_answer"]))
+    return episode
+
+
+def _read_nothing(_: str) -> list[Turn]:
+    return []
+
+
+def _read_answer_of(kind: Any, answer: Any) -> Any:
+    from cantrip_actors.terms.argument_model import read_answer_of
+
+    return read_answer_of(kind, answer)
 
 
 async def make_episode(

@@ -67,6 +67,11 @@ class NoAnswer(CantripError, TimeoutError):
         self.receipt = work
         self.entity_id = work.entity_id
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return the error without its `receipt`, which belongs to the runtime; its text has the id of the work."""
+        make, args, attributes = super().__reduce__()
+        return make, args, {name: value for name, value in attributes.items() if name != "receipt"}
+
 
 class Work(Generic[Answer_co]):
     """One intent of an entity: it is durable, and is worked on exactly once, despite any crash.
