@@ -46,7 +46,7 @@ LONGEST_NAME: Final = 64
 """The most characters of a speaker's name, as in OpenAI's API."""
 _NAME: Final = re.compile(r"[^\s<|\\/>]+")
 
-_Content = str | list[str | File] | None
+_Said = str | list[str | File] | None
 
 Past = dict[str, Any]
 """A message of a history, as `Runtime.cast` takes it."""
@@ -295,7 +295,7 @@ def read_name(where: str, name: Any) -> str | None:
     return name
 
 
-def _name_speaker(name: str | None, content: _Content) -> _Content:
+def _name_speaker(name: str | None, content: _Said) -> _Said:
     """Return a content that begins with the name of its speaker, if that has one."""
     if name is None or content is None:
         return content
