@@ -6,13 +6,14 @@ import functools
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, PlainSerializer
+from typing_extensions import TypeAliasType
 
 from cantrip_actors.terms import gate as gates
 from cantrip_actors.terms.circle import Circle
@@ -22,6 +23,7 @@ from cantrip_actors.terms.gate import BoundArguments, Gate, Refused, standard
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest
+from cantrip_actors.terms.wrapper import Fence, GateCall
 
 
 def bound(one: Gate, **args: Any) -> dict[str, Any]:
@@ -312,6 +314,24 @@ class TestFunctionsAsTheyAre:
         assert "\n" not in str(error.value)
         assert "arbitrary_types_allowed" not in str(error.value)
 
+    def test_a_gate_is_not_made_a_gate_again(self):
+        with pytest.raises(InvalidCantrip, match=r"search: it is a gate already.*search\.with_"):
+            gate(name="find")(search)
+
+    def test_a_class_method_is_made_a_gate_where_it_is_bound(self):
+        class Service:
+            @classmethod
+            def ping(cls, host: str) -> str:
+                return host
+
+        assert bound(gate(Service.ping), host="a") == {"host": "a"}
+        with pytest.raises(InvalidCantrip, match=r"gate\(Service\.ping\)"):
+            gate(Service.__dict__["ping"])
+
+    def test_an_empty_name_is_refused(self):
+        with pytest.raises(InvalidCantrip, match="gate name ''"):
+            gate(name="")(Decorated(search.function))
+
     def test_a_parameter_that_no_call_can_name_is_refused_with_advice(self):
         with pytest.raises(InvalidCantrip, match=r"functools\.wraps"):
 
@@ -483,6 +503,56 @@ class TestDependencies:
 
     def test_the_repr_does_not_show_dependencies(self):
         assert "secret" not in repr(read_notes.with_(root=Path("secret")))
+
+
+Ledger = TypeAliasType("Ledger", Injected[str] | None)
+
+
+class TestParametersOfTheProgram:
+    """What the program gives is hidden from the crystal however it is annotated: the crystal could forge it."""
+
+    @pytest.mark.rule("CIRCLE-10")
+    @pytest.mark.parametrize(
+        "hint",
+        [
+            Injected[str] | None,
+            Optional[Injected[str]],  # noqa: UP045  # as older code has it
+            Annotated[Injected[str] | None, "the ledger"],
+            Ledger,
+            Injected[str | None],
+        ],
+    )
+    def test_a_dependency_that_may_be_missing_is_not_a_parameter_of_the_crystal(self, hint):
+        def pay(amount: int, ledger: hint = None) -> str:
+            return f"{amount} in {ledger}"
+
+        paying = gate(pay)
+        assert list(paying.parameters["properties"]) == ["amount"]
+        assert "unexpected argument" in refused(paying, amount=1, ledger="forged")
+        assert paying.with_(ledger="books")(amount=1) == "1 in books"
+
+    @pytest.mark.rule("CIRCLE-10")
+    @pytest.mark.parametrize("hint", [GateCall | None, Annotated[GateCall, "the call"], Fence, Injected[Fence] | None])
+    def test_a_part_of_the_call_is_not_a_parameter_of_the_crystal(self, hint):
+        def pay(amount: int, call: hint = None) -> str:
+            return f"{amount} for {call}"
+
+        paying = gate(pay)
+        assert list(paying.parameters["properties"]) == ["amount"]
+        assert [name for name, _ in paying.site] == ["call"]
+
+    @pytest.mark.rule("CIRCLE-10")
+    @pytest.mark.parametrize("hint", [list[GateCall], dict[str, Injected[str]], tuple[Fence, ...] | None])
+    def test_a_dependency_inside_of_another_type_is_refused(self, hint):
+        def pay(amount: int, calls: hint = None) -> str:
+            return f"{amount} for {calls}"
+
+        def pay_many(**amounts: hint) -> str:
+            return str(amounts)
+
+        for function in (pay, pay_many):
+            with pytest.raises(InvalidCantrip, match=r"the crystal would give.*Injected\[…\], alone or with \| None"):
+                gate(function)
 
 
 class TestDone:
