@@ -37,6 +37,10 @@ class AgUiEvents:
         """Yield the beginning of the run."""
         yield {"type": "RUN_STARTED", **self._run}
 
+    def queue(self) -> Iterator[StreamPart]:
+        """Yield an event of our own, because the protocol has none."""
+        yield {"type": "CUSTOM", "name": "queued", "value": {}}
+
     def begin_turn(self, turn_id: str) -> Iterator[StreamPart]:
         """Yield the beginning of a step."""
         yield {"type": "STEP_STARTED", "stepName": turn_id}

@@ -67,6 +67,9 @@ class FrontEndDialect(Protocol):
     def begin(self) -> Iterator[StreamPart]:
         """Yield the beginning of the stream."""
 
+    def queue(self) -> Iterator[StreamPart]:
+        """Yield that the message waits until the entity has worked on another one."""
+
     def begin_turn(self, turn_id: str) -> Iterator[StreamPart]:
         """Yield the beginning of a turn."""
 
@@ -135,9 +138,11 @@ class FrontEndEncoder:
         self._children: dict[str, _ChildTexts] = {}
         """The children that calls wait for."""
 
-    def begin(self) -> Iterator[StreamPart]:
+    def begin(self, *, is_queued: bool = False) -> Iterator[StreamPart]:
         """Yield the parts before all events."""
         yield from self._dialect.begin()
+        if is_queued:
+            yield from self._dialect.queue()
 
     def add(self, event: EntityEvent) -> list[StreamPart]:
         """Return the parts of an event."""

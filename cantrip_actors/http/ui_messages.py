@@ -44,6 +44,10 @@ class UiMessages:
         """Yield the beginning of the message."""
         yield {"type": "start", "messageId": self._message_id}
 
+    def queue(self) -> Iterator[StreamPart]:
+        """Yield a part for `onData`, which is no part of the message."""
+        yield {"type": "data-queued", "data": {}, "transient": True}
+
     def begin_turn(self, turn_id: str) -> Iterator[StreamPart]:  # noqa: ARG002  # this dialect numbers its steps
         """Yield the beginning of a step."""
         yield {"type": "start-step"}
