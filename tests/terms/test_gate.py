@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field, PlainSerializer
 from typing_extensions import TypeAliasType
 
 from cantrip_actors.terms import gate as gates
+from cantrip_actors.terms.answer import make_typed_done
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -415,6 +416,64 @@ class TestCheck:
         else:
             assert result.reason.startswith("search: ")
             assert "expected search(" in result.reason
+
+
+class Page(BaseModel):
+    size: int = 10
+    after: str | None = "start"
+
+
+@gate
+def find(
+    query: str, limit: int = 5, word: int | str = "a", page: Page | None = None, more: tuple[Page, ...] = ()
+) -> str:
+    """Find notes."""
+    return query
+
+
+class TestNulls:
+    """Many models give null for an argument that they leave out."""
+
+    @pytest.mark.rule("V-02")
+    @pytest.mark.parametrize(
+        ("given", "meant"),
+        [
+            ({"limit": None}, {}),
+            ({"limit": None, "word": None, "more": None}, {}),
+            ({"page": {"size": None}}, {"page": {}}),
+            ({"page": {"size": None, "after": None}}, {"page": {"after": None}}),
+            ({"more": [{"size": None}, {"size": 3}]}, {"more": [{}, {"size": 3}]}),
+        ],
+    )
+    def test_a_null_that_is_not_valid_means_the_default(self, given, meant):
+        before = json.dumps(given)
+        assert bound(find, query="a", **given) == bound(find, query="a", **meant)
+        assert json.dumps(given) == before
+
+    @pytest.mark.rule("V-02", "CIRCLE-5")
+    @pytest.mark.parametrize(
+        "given",
+        [{"query": None}, {"query": "a", "x": None}, {"query": "a", "limit": "x", "word": None}, {"limit": None}],
+    )
+    def test_other_faults_are_refused_as_they_came(self, given):
+        assert refused(find, given).startswith("find: ")
+        assert "; expected find(" in refused(find, given)
+
+    @pytest.mark.rule("V-02")
+    def test_the_same_holds_for_a_json_schema_and_for_a_typed_answer(self):
+        schema = {
+            "type": "object",
+            "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+            "required": ["query"],
+            "additionalProperties": False,
+        }
+        tool = Gate.of(lambda **args: args, name="find", parameters=schema)
+        assert bound(tool, query="a", limit=None) == {"query": "a"}
+        assert "limit" in refused(tool, query="a", limit="x")
+        assert "query" in refused(tool, query=None)
+        assert "other" in refused(tool, query="a", other=None)
+        answer = make_typed_done(Page)
+        assert bound(answer, answer={"size": None}) == {"answer": {"size": 10, "after": "start"}}
 
 
 class TestSchemaGiven:
