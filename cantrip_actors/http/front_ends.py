@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from msgspec.structs import replace
-
 from cantrip_actors.observe.batching import Batching
 from cantrip_actors.observe.processor import Processor
 from cantrip_actors.observe.segments import Piece, Segments
@@ -36,6 +34,7 @@ from cantrip_actors.stream.events import (
 )
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.value import replace_fields
 
 StreamPart = dict[str, Any]
 
@@ -204,7 +203,7 @@ class FrontEndEncoder:
             *self._rest_children(),
             *self._end_turn(),
             *self._dialect.call_gate(call),
-            *self._dialect.ask(replace(request, tool_call_id=call.id)),
+            *self._dialect.ask(replace_fields(request, tool_call_id=call.id)),
         ]
 
     def fail(self, code: str, message: str) -> list[StreamPart]:
