@@ -34,7 +34,6 @@ from cantrip_actors.stream.events import (
 )
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
-from cantrip_actors.terms.value import replace_fields
 
 StreamPart = dict[str, Any]
 
@@ -203,7 +202,7 @@ class FrontEndEncoder:
             *self._rest_children(),
             *self._end_turn(),
             *self._dialect.call_gate(call),
-            *self._dialect.ask(replace_fields(request, tool_call_id=call.id)),
+            *self._dialect.ask(request.with_call_id(call.id)),
         ]
 
     def fail(self, code: str, message: str) -> list[StreamPart]:
