@@ -16,7 +16,7 @@ import anyio
 from anyio import to_thread
 from starlette.responses import Response
 
-from cantrip_actors import AlreadyDecided, Cantrip, CantripError, Entity, Work
+from cantrip_actors import AlreadyDecided, Cantrip, CantripError, Entity, Request, Work
 from cantrip_actors.http import ag_ui, ui_messages
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.bodies import validate
@@ -37,8 +37,8 @@ from cantrip_actors.http.front_end_models import (
     UiMessageJson,
     UiPartJson,
 )
-from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart
-from cantrip_actors.http.nested_events import NestedEvents
+from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart, name_child_call
+from cantrip_actors.http.nested_events import NestedEvent, NestedEvents
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.request_messages import read_name
 from cantrip_actors.http.sessions import check_scope
@@ -165,8 +165,8 @@ def _read_ui_intent(message: UiMessageJson) -> ChatIntent:
 
 def _read_ui_decisions(call: HttpCall, entity_id: str, parts: Sequence[UiPartJson]) -> Iterator[ChatDecision]:
     """Yield the decisions of open requests that the parts of a message have. Reads the loom."""
-    for request in call.runtime.requests(entity=entity_id):
-        part = next((part for part in parts if part.toolCallId is not None and part.toolCallId == request.call), None)
+    for call_id, request in _list_requests(call, entity_id):
+        part = next((part for part in parts if part.toolCallId is not None and part.toolCallId == call_id), None)
         if part is None:
             continue
         approval = part.approval
@@ -250,10 +250,11 @@ def _read_ag_ui_decisions(call: HttpCall, entity_id: str, body: AgUiBody) -> Ite
 
     Raises Problem 409 for one that is not open, and 422 for an approval without `approved`.
     """
-    open_requests = {request.id: request for request in call.runtime.requests(entity=entity_id)}
+    listed = list(_list_requests(call, entity_id))
+    open_requests = {request.id: request for _, request in listed}
     results = {message.toolCallId: message for message in body.messages if message.role == "tool"}
-    for deferred in open_requests.values():
-        message = results.get(deferred.call) if deferred.kind == "deferred" else None
+    for call_id, deferred in listed:
+        message = results.get(call_id) if deferred.kind == "deferred" else None
         if message is not None:
             result = {"result": message.content} if message.error is None else {"error": message.error}
             yield ChatDecision(deferred.id, result, is_delivery=True)
@@ -273,6 +274,17 @@ def _read_ag_ui_decisions(call: HttpCall, entity_id: str, body: AgUiBody) -> Ite
 
 
 # Both
+
+
+def _list_requests(call: HttpCall, entity_id: str) -> Iterator[tuple[str | None, Request]]:
+    """Yield the open requests of an entity and of those below it, with the ids of their calls in the chat.
+
+    Reads the loom.
+    """
+    for member in call.runtime.loom.subtree(entity_id):
+        for request in call.runtime.requests(entity=member):
+            is_own = member == entity_id or request.call is None
+            yield request.call if is_own else name_child_call(member, request.call or ""), request
 
 
 def _read_file(url: str | None, media_type: str | None, filename: str | None) -> Any:
@@ -396,12 +408,15 @@ def _explain_refusal(call: HttpCall, entity_id: str, calls: Collection[str | Non
     """Return why the answers for `calls` decide nothing: another one was first, or no call waits. Reads the loom."""
     refusal: Exception = Problem(422, "invalid", f"messages: expected {expected}")
     asked: set[str] = set()
-    for event in EventLog().add_all(call.runtime.loom.records(entity_id)):
-        if isinstance(event, RequestedEvent) and event.tool_call_id in calls:
-            asked.add(event.request_id)
-        elif isinstance(event, DecidedEvent) and event.request_id in asked:
-            at = format_instant(event.at)
-            refusal = AlreadyDecided(event.request_id, event.decision, event.by, at, event.note)
+    loom = call.runtime.loom
+    for member in loom.subtree(entity_id):
+        for event in EventLog().add_all(loom.records(member)):
+            if isinstance(event, RequestedEvent):
+                own, nested = event.tool_call_id, name_child_call(member, event.tool_call_id)
+                asked |= {event.request_id} if (own if member == entity_id else nested) in calls else set()
+            elif isinstance(event, DecidedEvent) and event.request_id in asked:
+                at = format_instant(event.at)
+                refusal = AlreadyDecided(event.request_id, event.decision, event.by, at, event.note)
     return refusal
 
 
@@ -449,12 +464,11 @@ async def _encode(
                 yield COMMENT
                 continue
             event = item.event
-            if not item.is_own:
-                yield _write(call.redact_for_token(encoder.add_child(event)))
-                continue
-            yield _write(call.redact_for_token(encoder.add(event)))
-            if isinstance(event, RequestedEvent) and await call.read(partial(_is_open, call, event)):
-                yield _write(call.redact_for_token(encoder.ask(event)))
+            add = encoder.add if item.is_own else encoder.add_child
+            yield _write(call.redact_for_token(add(event)))
+            question = await _find_question(call, encoder, item)
+            if question is not None:
+                yield _write(call.redact_for_token(question))
                 break
     except anyio.EndOfStream:
         if not nested.has_ended:
@@ -466,6 +480,18 @@ async def _encode(
     finally:
         nested.close()
     yield last
+
+
+async def _find_question(call: HttpCall, encoder: FrontEndEncoder, item: NestedEvent) -> list[StreamPart] | None:
+    """Return the question of an open request with which the stream ends: of the entity, or of a child of a call."""
+    event = item.event
+    if item.is_own and isinstance(event, RequestedEvent) and await call.read(partial(_is_open, call, event)):
+        return encoder.ask(event)
+    while (request := encoder.find_child_request()) is not None:
+        if await call.read(partial(_is_open, call, request)):
+            return encoder.ask_for_child(request)
+        encoder.drop_child_request(request)
+    return None
 
 
 def _is_open(call: HttpCall, event: RequestedEvent) -> bool:

@@ -34,6 +34,7 @@ class UiMessages:
     """
 
     child_batching = WHOLE_TEXTS
+    repeats_children = False
 
     def __init__(self, message_id: str) -> None:
         self._message_id = message_id
