@@ -83,7 +83,7 @@ USES: tuple[Use, ...] = (
             "_check_schema",
             "find_dangling_reference",
             "make_validator",
-            "ForeignValidator._load",
+            "ForeignValidator.iter_errors",
             "_make_validator_class",
             "find_misfits",
             "find_problems",

@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from starlette.authentication import AuthenticationBackend
 
-from cantrip_actors import Cantrip, EntityEvent, InvalidCantrip, RequestFeed, Runtime
+from cantrip_actors import Cantrip, EntityEvent, RequestFeed, Runtime
 from cantrip_actors.http.addresses import parse_origin
 from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.given_texts import GivenTexts
@@ -34,8 +34,9 @@ class Service:
     """The state that all requests share. Enter it with `async with` in the event loop of its runtime.
 
     Clients may cast the cantrips that the runtime offers, by their names: the runtime continues entities of an earlier
-    process with these, and begins submissions. With `cantrips`, clients may cast those of them only. `tokens` are the
-    accepted ones; None needs no token (`--no-auth`).
+    process with these, and begins submissions. With `cantrips`, clients may cast those only; for any that the runtime
+    does not offer, entities of an earlier process and submissions wait. `tokens` are the accepted ones; None needs no
+    token (`--no-auth`).
     With `authentication`, a backend of Starlette, it decides about requests in place of tokens: it returns the scopes,
     and the user, who may be a `Token`. `hosts` are the names by which clients reach the service, and `origins` those of
     other sites whose pages may use it. `telemetry` is that of the runtime, for `/metrics`. With `access_log` each
@@ -285,18 +286,7 @@ class Service:
 def _choose_cantrips(
     runtime: Runtime, cantrips: Mapping[str, Cantrip] | Iterable[Cantrip] | None
 ) -> dict[str, Cantrip]:
-    """Return the cantrips that a service offers, by their names.
-
-    Raises InvalidCantrip for one that the runtime does not offer: after a restart, its entities would wait for ever.
-    """
+    """Return the cantrips that a service offers, by their names: those of its runtime, if none were chosen."""
     if cantrips is None:
         return by_name(cantrip for cantrip in runtime.cantrips if cantrip.name is not None)
-    chosen = dict(cantrips) if isinstance(cantrips, Mapping) else by_name(cantrips)
-    offered = {cantrip.name for cantrip in runtime.cantrips}
-    missing = next((cantrip.name for cantrip in chosen.values() if cantrip.name not in offered), "")
-    if missing != "":
-        raise InvalidCantrip(
-            f'cantrips: the runtime does not offer "{missing}", so its entities would wait after a restart: give it to '
-            "Runtime.open(…, cantrips=[…]), and leave `cantrips` out here to serve all of them"
-        )
-    return chosen
+    return dict(cantrips) if isinstance(cantrips, Mapping) else by_name(cantrips)

@@ -27,7 +27,7 @@ from cantrip_actors.mcp.repeats import leave_out, list_values, repeats
 from cantrip_actors.terms.errors import InvalidFile
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image, MessageParts, split_message
-from cantrip_actors.terms.json_schema import find_misfits
+from cantrip_actors.terms.json_schema import OVER_STEPS, find_misfits
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.server_prompt import EmbeddedText, Prompt, PromptMessage
 from cantrip_actors.terms.tool_server import Tool, ToolResult
@@ -134,7 +134,7 @@ def _find_misfit(structured: Any, tool: Tool) -> str | None:
     if structured is None:
         return f"{tool.name} has an output schema and returned nothing that is structured"
     problems = find_misfits(structured, tool.output, foreign=True)
-    if not problems:
+    if not problems or problems == [OVER_STEPS]:  # nobody can have the server return less
         return None
     return (
         f"{tool.name} returned what its own output schema forbids: {'; '.join(problems).replace('argument', 'result')}"

@@ -27,6 +27,9 @@ MakeError = Callable[[str], Exception]
 SHORT: Final = 200
 """The most characters of a name of a tenant, a queue or a node, which people read in lists."""
 
+LONGEST_TEXT: Final = 2**18
+"""Characters of a note, a reason or another text beside a message: they are recorded, and shown in lists."""
+
 _REFUSED: Final = ("Cc", "Cs")
 """Unicode categories that they may not contain: control characters, and surrogates, which no database stores."""
 
@@ -41,9 +44,12 @@ def check_name(what: str, value: Any, error: type[CantripError] = InvalidIntent)
 
 
 def check_texts(error: type[CantripError] = InvalidIntent, **values: object) -> None:
-    """Raise `error` for an argument that is not a text."""
+    """Raise `error` for an argument that is not a text of at most `LONGEST_TEXT` characters."""
     for what, value in values.items():
         check(isinstance(value, str), what, "a text", value, error)
+        if len(cast("str", value)) > LONGEST_TEXT:
+            length = len(cast("str", value))
+            raise error(f"{what}: expected a text of at most {LONGEST_TEXT:,} characters, got {length:,}")
 
 
 def is_short_name(value: object) -> TypeGuard[str]:
@@ -105,6 +111,11 @@ def is_whole(value: object, least: int, most: float = inf) -> TypeGuard[int]:
 def is_text(value: object) -> TypeGuard[str]:
     """Return whether a value is a text that is not blank."""
     return isinstance(value, str) and bool(value.strip())
+
+
+def is_visible(value: object) -> TypeGuard[str]:
+    """Return whether a value is a text with a visible character: invisible ones alone name nobody."""
+    return is_text(value) and any(sign.isprintable() and not sign.isspace() for sign in value)
 
 
 def is_list(value: object) -> TypeGuard[Iterable[Any]]:

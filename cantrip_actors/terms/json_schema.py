@@ -1,8 +1,9 @@
 """JSON Schemas: check a schema, and list how a value violates one.
 
-A schema can be made to cost hours: by a regular expression that backtracks, or by references that double at each level.
-A user's own schema is trusted. That of a server of tools is not (`foreign`): its unbounded keywords are left to the
-server, which checks its own arguments, and its references are counted.
+A schema can be made to cost hours: by a regular expression that backtracks, by references that double at each level,
+or by ninety alternatives for each of a hundred thousand items. A user's own schema is trusted. That of a server of
+tools is not (`foreign`): its unbounded keywords are left to the server, which checks its own arguments, and the steps
+of a check are counted.
 
 jsonschema takes long to import (a second of CPU on a busy machine) and most processes never use it, so it is imported
 on first use. Code in an event loop has a thread `load` it first.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
@@ -22,8 +24,17 @@ from cantrip_actors.terms.schema_shape import is_plain
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
-REFERENCES: Final = 10_000
-"""References that are followed in one check of a value against a foreign schema."""
+STEPS: Final = 100_000
+"""Steps of one check of a value against a foreign schema: keywords at values, about a second of a busy processor."""
+
+PROBLEMS: Final = 20
+"""Violations that are listed."""
+
+LONGEST_PROBLEM: Final = 500
+"""Characters of the text about one of them, which quotes the value and the schema."""
+
+OVER_STEPS: Final = f"checking takes more than {STEPS:,} steps, so nothing was checked: pass less at once"
+"""The problem of a value that is too large for its foreign schema."""
 
 LARGEST: Final = 100
 """Objects and lists in the schema of a question that a model wrote: a check takes half a millisecond for each."""
@@ -32,6 +43,35 @@ LONGEST: Final = 20_000
 """Characters of such a schema; a number and the like count as four."""
 
 _UNBOUNDED: Final = ("pattern", "patternProperties", "unevaluatedItems", "unevaluatedProperties", "uniqueItems")
+
+_REFERENCE: Final = 20
+"""Steps of a reference, which has to be looked up."""
+
+_ITERATING: Final = frozenset({"additionalProperties", "contains", "items", "propertyNames"})
+"""Keywords that look at each part of a value."""
+
+
+class _OverSteps(Exception):
+    """A check has taken all its steps."""
+
+
+class _Budget:
+    """The steps that are left for one check.
+
+    They travel as the checker of formats, because jsonschema hands only its own fields on to the parts of a check.
+    """
+
+    def __init__(self) -> None:
+        self._left = STEPS
+
+    def take(self, steps: int) -> None:
+        """Count steps. Raises _OverSteps for one too many."""
+        self._left -= steps
+        if self._left < 0:
+            raise _OverSteps
+
+    def check(self, *_: object) -> None:
+        """Check no format."""
 
 
 def load() -> None:
@@ -128,84 +168,98 @@ def make_validator(schema: Mapping[str, Any], *, foreign: bool = False) -> Draft
 
 
 class ForeignValidator:
-    """The validator of a foreign schema. It has a class of its own, which is made for the first check."""
+    """The validator of a foreign schema, which imports jsonschema for its first check and counts the steps of each."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = schema
-        self._validator: Any = None
-
-    @property
-    def followed(self) -> list[int]:
-        """The number of references that the current check has followed, as the only item."""
-        followed: list[int] = self._load().followed
-        return followed
 
     def iter_errors(self, value: Any) -> Any:
-        """Return an iterator over the violations of the schema by a value."""
-        return self._load().iter_errors(value)
-
-    def _load(self) -> Any:
+        """Return an iterator over the violations of the schema by a value. It raises _OverSteps at the bound."""
         from referencing.jsonschema import EMPTY_REGISTRY
 
-        if self._validator is None:
-            self._validator = _make_validator_class()(self._schema, registry=EMPTY_REGISTRY)
-        return self._validator
+        validator_class = _make_validator_class()
+        return validator_class(self._schema, registry=EMPTY_REGISTRY, format_checker=_Budget()).iter_errors(value)
 
 
+@lru_cache(maxsize=1)
 def _make_validator_class() -> Any:
-    """Return a class of validators for one foreign schema. Its `followed` counts the references of a check."""
+    """Return the class of validators for foreign schemas, whose keywords count their steps."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
-    validators, followed = Draft202012Validator.VALIDATORS, [0]
+    validators = Draft202012Validator.VALIDATORS
 
     def check_nothing(*_: Any) -> None:
         """Check nothing."""
 
-    def follow(keyword: str) -> Any:
-        def check(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
-            followed[0] += 1
-            if followed[0] > REFERENCES:
-                raise RecursionError
-            yield from validators[keyword](validator, value, instance, schema) or ()
+    def count(keyword: str) -> Any:
+        check = validators[keyword]
+        is_iterating, base = keyword in _ITERATING, _REFERENCE if keyword in ("$ref", "$dynamicRef") else 1
 
-        return check
+        def check_counted(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
+            steps = base + (len(value) // 8 if isinstance(value, list | dict) else 0)
+            left: _Budget = validator.format_checker
+            left.take(steps + (len(instance) if is_iterating and isinstance(instance, list | dict) else 0))
+            for error in check(validator, value, instance, schema) or ():
+                left.take(2 + len(error.message) // 50)  # the message has the whole value
+                yield error
+
+        return check_counted
+
+    counted = {keyword: count(keyword) for keyword in validators}
+    check_extra = counted["additionalProperties"]
 
     def check_additional(validator: Any, value: Any, instance: Any, schema: Any) -> Any:
         if "patternProperties" not in schema:
-            yield from validators["additionalProperties"](validator, value, instance, schema) or ()
+            yield from check_extra(validator, value, instance, schema)
 
-    own = {"$ref": follow("$ref"), "$dynamicRef": follow("$dynamicRef"), "additionalProperties": check_additional}
-    validator_class = extend(Draft202012Validator, {**dict.fromkeys(_UNBOUNDED, check_nothing), **own})  # type: ignore[no-untyped-call]
-    validator_class.followed = followed
-    return validator_class
+    own = {**counted, **dict.fromkeys(_UNBOUNDED, check_nothing), "additionalProperties": check_additional}
+    return extend(Draft202012Validator, own)  # type: ignore[no-untyped-call]
 
 
 def find_misfits(value: Any, schema: Mapping[str, Any], *, foreign: bool = False) -> list[str]:
-    """Return a text for each violation of a valid schema by a value."""
-    return find_problems(value, _load_validator(orjson.dumps(schema, default=dict), foreign))
+    """Return a text for each of the first violations of a valid schema by a value."""
+    try:
+        validator = _load_validator(orjson.dumps(schema, default=dict), foreign)
+    except TypeError:  # whole numbers of more than 64 bits
+        validator = make_validator(schema, foreign=foreign)
+    return find_problems(value, validator)
 
 
 def find_problems(value: Any, schema: Draft202012Validator) -> list[str]:
-    """Return a text for each violation of a validator's schema by a value."""
+    """Return a text for each of the first `PROBLEMS` violations of a validator's schema by a value.
+
+    If a value is too large for a foreign schema, the only text is `OVER_STEPS`.
+    """
     from referencing.exceptions import Unresolvable
 
-    problems: list[str] = []
-    getattr(schema, "followed", [0])[0] = 0
+    errors: list[Any] = []
     try:
-        errors = list(schema.iter_errors(value))
+        errors += islice(schema.iter_errors(value), PROBLEMS + 1)
     except Unresolvable as elsewhere:
         return [f"the schema refers to {elsewhere.ref!r}, which is not in it, so nothing can be checked"]
     except RecursionError:
         return ["the schema refers to itself without end, so nothing can be checked"]
-    for error in errors:
-        if error.validator == "required":
-            missing = [name for name in error.validator_value if name not in error.instance]
-            problems.append(f"missing required argument {', '.join(repr(name) for name in missing)}")
-        else:
-            where = "".join(f" {part}" for part in error.absolute_path)
-            problems.append(f"argument{where}: {error.message}")
-    return list(dict.fromkeys(problems))
+    except _OverSteps:
+        if not errors:
+            return [OVER_STEPS]
+        errors *= PROBLEMS + 1
+    problems = list(dict.fromkeys(_shorten(_describe(error)) for error in errors[:PROBLEMS]))
+    return [*problems, "and more"] if len(errors) > PROBLEMS else problems
+
+
+def _describe(error: Any) -> str:
+    if error.validator == "required":
+        missing = [name for name in error.validator_value if name not in error.instance]
+        return f"missing required argument {', '.join(repr(name) for name in missing)}"
+    where = "".join(f" {part}" for part in error.absolute_path)
+    return f"argument{where}: {error.message}"
+
+
+def _shorten(text: str) -> str:
+    """Return the two ends of a long text: what is wrong stands at its end."""
+    half = LONGEST_PROBLEM // 2
+    return text if len(text) <= LONGEST_PROBLEM else f"{text[:half]} … {text[-half:]}"
 
 
 @lru_cache(maxsize=64)

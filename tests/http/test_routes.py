@@ -12,7 +12,7 @@ import pytest
 import structlog
 from starlette.routing import Route
 
-from cantrip_actors import Call, Cantrip, Circle, CrystalError, InvalidCantrip, LoomError, Runtime, ask_first, scripted
+from cantrip_actors import Call, Cantrip, Circle, CrystalError, LoomError, Runtime, ask_first, scripted
 from cantrip_actors.dispatch import Dispatches, Progressed, StatusChanged
 from cantrip_actors.dispatch.routes import make_extension
 from cantrip_actors.http import Service, ServiceLimits, make_app
@@ -984,12 +984,7 @@ def test_a_service_serves_the_cantrips_of_its_runtime() -> None:
     runtime = Runtime.open(cantrips=[echo(), echo("other"), Cantrip(scripted(["hi"]), circle=echo().circle)])
     assert list(Service(runtime).cantrips) == ["echo", "other"]
     assert list(Service(runtime, [echo("other")]).cantrips) == ["other"]
-
-
-@pytest.mark.rule("HTTP-01")
-def test_a_service_refuses_a_cantrip_that_its_runtime_does_not_offer() -> None:
-    with pytest.raises(InvalidCantrip, match=r'does not offer "other".*Runtime\.open'):
-        Service(Runtime.open(cantrips=[echo()]), [echo(), echo("other")])
+    assert list(Service(Runtime.open(), [echo("more")]).cantrips) == ["more"]
 
 
 def librarian() -> Cantrip:

@@ -128,7 +128,7 @@ DOUBLING = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in ran
         ({"properties": {"a": {"pattern": "^(a+)+$"}}}, None),
         ({"patternProperties": {"^(.*)*x$": {}}, "additionalProperties": False}, None),
         ({"propertyNames": {"pattern": "^(a+)+$"}}, None),
-        ({"$defs": {**DOUBLING, "d60": {}}, "$ref": "#/$defs/d0"}, "refers to itself without end"),
+        ({"$defs": {**DOUBLING, "d60": {}}, "$ref": "#/$defs/d0"}, "checking takes more than 100,000 steps"),
         ({"allOf": [{"$ref": "#"}]}, "refers to itself without end"),
         ({"properties": {"a": {"maxLength": 3}}}, "is too long"),
     ],
@@ -142,7 +142,8 @@ def test_a_schema_of_a_server_cannot_cost_hours(schema: Any, told: str | None) -
     refused = made.check(ToolCall("1", made.name, given))
     assert (told in refused.reason) if told else not isinstance(refused, Refused)
     result = convert_result(CallToolResult(content=[], structured_content=given), MODEST._replace(output=schema))
-    assert (told in str(result.value)) if told else result.value == given
+    is_left = told is None or "steps" in told
+    assert result.value == given if is_left else told in str(result.value)
 
 
 class Dying(ToolServer):

@@ -1,13 +1,14 @@
 """Schemas that a model writes for the answers of people: whatever they hold, they cost little to check."""
 
 import time
+from time import thread_time
 from typing import Any
 
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Runtime, scripted
-from cantrip_actors.terms.json_schema import LARGEST, find_excess, find_schema_fault
+from cantrip_actors import Cantrip, Circle, InvalidDecision, Runtime, scripted
+from cantrip_actors.terms.json_schema import LARGEST, find_excess, find_misfits, find_schema_fault
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import done, say
 
@@ -59,8 +60,34 @@ async def test_a_question_with_a_costly_schema_is_asked_without_its_patterns_or_
 
 
 async def test_an_answer_that_doubling_references_never_settle_is_refused_at_once() -> None:
-    with pytest.raises(Exception, match="refers to itself without end"):
+    with pytest.raises(Exception, match="checking takes more than 100,000 steps"):
         await ask(double(19), "an answer")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "array", "items": {"anyOf": [{"type": "string"}] * 90}},
+        {"type": "array", "items": {"allOf": [{"type": "integer"}] * 90}},
+        {"type": "array", "items": {"enum": list(range(2, 4_000))}},
+        {"type": "array", "contains": {"const": 2}, "maxContains": 0},
+        {"anyOf": [{"type": "object"}] * 90},
+        {"required": [str(n) for n in range(2_000)], "type": "object"},
+    ],
+    ids=["alternatives", "all of", "enum", "contains", "long messages", "names"],
+)
+@pytest.mark.rule("Z-02")
+def test_a_check_of_a_large_value_ends_after_a_bounded_number_of_steps_and_a_short_text(schema: dict[str, Any]) -> None:
+    began = thread_time()
+    problems = find_misfits([1] * 100_000, schema, foreign=True)
+    assert problems
+    assert thread_time() - began < 5  # minutes without the bound
+    assert sum(map(len, problems)) < 12_000
+
+
+async def test_an_error_about_an_answer_shows_a_schema_with_huge_numbers() -> None:
+    with pytest.raises(InvalidDecision, match="is not of type 'integer'; expected a value that fits the schema"):
+        await ask({"type": "integer", "maximum": 10**4_000}, "an answer")
 
 
 @pytest.mark.parametrize("value", [7, None, True, 0.5])

@@ -16,6 +16,7 @@ from cantrip_actors import (
     Response,
     Runtime,
     ToolCall,
+    UnknownRequest,
     ask_first,
     gate,
     scripted,
@@ -77,6 +78,14 @@ async def test_arguments_of_a_decision_have_the_bounds_of_a_call() -> None:
         for value in ("x" * 10_000_000, [0] * 300_000):
             with pytest.raises(InvalidDecision, match="args: expected what one call may have, got more than"):
                 await runtime.decide(requests[0].id, "allow", args={"to": value}, by="anna")
+        for text in ({"note": "x" * 300_000}, {"by": "x" * 300_000}):
+            with pytest.raises(InvalidDecision, match="expected a text of at most 262,144 characters, got 300,000"):
+                await runtime.decide(requests[0].id, "allow", **{"by": "anna", **text})
+        with pytest.raises(InvalidDecision, match="expected the name of the person"):
+            await runtime.decide(requests[0].id, "allow", by="\u200b\u2060")
+        with pytest.raises(UnknownRequest) as unknown:
+            await runtime.decide("x" * 200_000, "allow", by="anna")
+        assert len(str(unknown.value)) < 300
         await runtime.decide(requests[0].id, "allow", by="anna")
         assert (await entity.episode()).result == "paid"
 

@@ -65,7 +65,6 @@ def make_begin(
     """
     text, of_intent = split_message(intent, "intent is required: expected a text that says what to achieve")
     past, of_past = NO_HISTORY if history == () else read_history(history)
-    _check_size(text, context, past)
     of_context = NO_IMAGES
     if not is_plain(context):
         try:
@@ -76,6 +75,7 @@ def make_begin(
             ) from problem
         if isinstance(context, Pictured):
             context, of_context = context
+    _check_size(text, context, past)
     _check_note(note)
     return Begin(text, context, (*images, *of_intent, *of_context, *of_past), None, sender, history=past, note=note)
 
@@ -96,7 +96,7 @@ def _check_size(text: str, context: Any, history: Sequence[PastMessage]) -> None
     size = len(text) + measure_history(history)
     if context is not None:
         with suppress(TypeError):  # orjson cannot encode it: it is small, or the loom refuses its record
-            size += len(orjson.dumps(context, default=dict, option=orjson.OPT_NON_STR_KEYS))
+            size += len(orjson.dumps(context, option=orjson.OPT_NON_STR_KEYS))
     if size > MAX_INPUT:
         raise InvalidIntent(
             f"the intent, its context and its history have {size:,} bytes: expected at most {MAX_INPUT:,}; put large "

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, get_args, runtime_checkable
+from typing import Any, Final, Literal, Protocol, Self, get_args, runtime_checkable
 
 import anyio
 
@@ -20,7 +20,6 @@ from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images
 from cantrip_actors.loom import KeyUsed, Loom
 from cantrip_actors.loom.stores.selection import Page, Selection
 from cantrip_actors.machine.project import Life, Verdict, find_decision, find_delivery
-from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, make_decision_key
 from cantrip_actors.records.records import Requested
@@ -31,15 +30,18 @@ from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.people.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.stream.events import RequestedEvent
-from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts, is_text
+from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts, is_text, is_visible, show
 from cantrip_actors.terms.bounds import DEEPEST, TooLarge, check_value, is_deeper
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, InvalidIntent, UnknownRequest
-from cantrip_actors.terms.exact_json import read_arguments
+from cantrip_actors.terms.exact_json import dump_exactly, read_arguments
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, split_message
 from cantrip_actors.terms.json_schema import find_misfits, load
 from cantrip_actors.terms.own_gate_names import MCP_APPROVAL, QUESTION
 from cantrip_actors.terms.wrapper import Unattended
+
+LONGEST_SCHEMA: Final = 2_000
+"""Characters of a schema in the error about an answer that does not fit it."""
 
 Remember = Literal["once", "entity"]
 
@@ -425,7 +427,8 @@ class Requests:
         found = find_decision(store.records(entity_id), request_id) if is_here else None
         if found is None:
             raise UnknownRequest(
-                f"no request has the id {request_id!r}: expected one of runtime.requests(), or of `cantrip requests`"
+                f"no request has the id {show(request_id)}: expected one of runtime.requests(), or of "
+                "`cantrip requests`"
             )
         if isinstance(found, Verdict) or self._has_decision(request_id):
             raise self._make_already_decided(request_id)
@@ -477,7 +480,7 @@ class Requests:
 
 def _check_author(by: object, note: str, key: object, door: str) -> None:
     """Raise InvalidDecision for a decision that does not say who made it, or says it in a wrong way."""
-    check(is_text(by), "by", "the name of the person or program that decides", by, InvalidDecision)
+    check(is_visible(by), "by", "the name of the person or program that decides", by, InvalidDecision)
     check_texts(InvalidDecision, by=by, note=note)
     if key is not None:
         check_name("key", key, InvalidDecision)
@@ -563,5 +566,15 @@ def _check_answer(request: Request, answer: object) -> None:
 def _check_json(what: str, value: object, schema: Mapping[str, Any], *, foreign: bool = False) -> None:
     problems = find_misfits(value, schema, foreign=foreign)
     if problems:
-        shown = dump_json(schema, mark=False).decode()
-        raise InvalidDecision(f"{what}: {'; '.join(problems)}; expected a value that fits the schema {shown}")
+        raise InvalidDecision(
+            f"{what}: {'; '.join(problems)}; expected a value that fits the schema {_render_schema(schema)}"
+        )
+
+
+def _render_schema(schema: Mapping[str, Any]) -> str:
+    """Return a schema as JSON, without the rest of a long one."""
+    try:
+        text = dump_exactly(dict(schema)).decode()
+    except ValueError:  # a whole number of more digits than Python writes
+        text = show(schema)
+    return text if len(text) <= LONGEST_SCHEMA else f"{text[:LONGEST_SCHEMA]} … ({len(text):,} characters)"
