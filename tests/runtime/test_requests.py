@@ -537,6 +537,7 @@ async def test_a_request_that_expires_is_denied(url: str, is_loaded: bool) -> No
         with pytest.raises(AlreadyDecided) as error:
             await runtime.decide(request.id, "allow")
         assert error.value.decision == "expired"
+        assert "is not open any more at" in str(error.value)
     assert paid == []
 
 
