@@ -14,7 +14,7 @@ import orjson
 from cantrip_actors.circle.capability import make_capability
 from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images, is_plain
-from cantrip_actors.loom import EntityFacts
+from cantrip_actors.loom import EntityFacts, Loom
 from cantrip_actors.loom.reading.view import make_checked
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
@@ -104,6 +104,14 @@ def _check_size(text: str, context: Any, history: Sequence[PastMessage]) -> None
         )
 
 
+def find_forked(loom: Loom, turn_id: str) -> str:
+    """Return the entity of a turn that is to be forked. Raises LoomError for an unknown and for a forgotten turn."""
+    owner = loom.owner(turn_id)
+    if loom.is_forgotten(owner):
+        raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because its context is deleted")
+    return owner
+
+
 class Cells:
     """Makes the cells of one runtime."""
 
@@ -186,8 +194,7 @@ class Cells:
     def _read_lineage(self, turn_id: str) -> Sequence[Record]:
         """Return the records of the path to a turn. Raises LoomError."""
         loom = make_checked(self._core.loom)
-        if loom.is_forgotten(loom.owner(turn_id)):
-            raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because its context is deleted")
+        find_forked(loom, turn_id)
         return loom.lineage(turn_id)
 
     async def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
