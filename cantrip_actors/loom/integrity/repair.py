@@ -11,7 +11,7 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import repeat
@@ -79,10 +79,11 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
         shutil.copy2(file, copy / file.name)
     old: _Lines = _JsonlLines(copy / path.name) if is_jsonl else _SqliteLines(copy / path.name)
     try:
-        seal = open_seal(seal_key, old.mark(), str(path), is_new=False)
-        with (JsonlStore if is_jsonl else SqliteStore)(copy / name, seal_key=seal_key) as target:
-            salvage = _Salvage(old, target, seal)
-            salvage.copy()
+        with closing(old):
+            seal = open_seal(seal_key, old.mark(), str(path), is_new=False)
+            with (JsonlStore if is_jsonl else SqliteStore)(copy / name, seal_key=seal_key) as target:
+                salvage = _Salvage(old, target, seal)
+                salvage.copy()
     except WrongSealKey:
         shutil.rmtree(copy)
         raise
@@ -109,6 +110,10 @@ def _replace(path: Path, old: Sequence[Path], repaired: Path) -> None:
 
 class _Lines(ABC):
     """The readable parts of a damaged loom."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close what is read."""
 
     @abstractmethod
     def mark(self) -> SealMark | None:
@@ -153,6 +158,9 @@ class _JsonlLines(_Lines):
 
         self._blobs = {line.blob.digest: line.blob for line in self._journal if line.blob is not None}
 
+    def close(self) -> None:
+        """Do nothing: all of it is in memory."""
+
     def mark(self) -> SealMark | None:
         return next((line.mark for line in self._journal if line.mark), None)
 
@@ -185,6 +193,9 @@ class _SqliteLines(_Lines):
         _pad(path)
         self._file = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
         self._file.text_factory = bytes
+
+    def close(self) -> None:
+        self._file.close()
 
     def mark(self) -> SealMark | None:
         with suppress(sqlite3.Error, AttributeError, UnicodeDecodeError):
