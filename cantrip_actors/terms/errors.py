@@ -133,9 +133,12 @@ class AlreadyDecided(CantripError):
     """
 
     def __init__(self, request_id: str, decision: str, by: str, at: str, note: str) -> None:
-        who = f" by {by}" if by else ""
-        when = f" at {at}" if at else ""
-        super().__init__(f"request {request_id} was decided before{who}{when}: {decision}; the first decision counts")
+        who, when = f" by {by}" if by else "", f" at {at}" if at else ""
+        text = f"request {request_id} was decided before{who}{when}: {decision}; the first decision counts"
+        if decision == "expired":
+            what = f"expired{when}: it counts as denied" if at else f"is no longer open: {note or 'it has expired'}"
+            text = f"request {request_id} {what}; see the open ones in runtime.requests()"
+        super().__init__(text)
         self.request_id = request_id
         self.decision = decision
         self.by = by

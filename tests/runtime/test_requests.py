@@ -390,7 +390,7 @@ async def test_an_interrupt_ends_the_wait_and_nothing_runs(url: str) -> None:
         episode = await entity.episode()
         assert (episode.truncated, paid) == (True, [])
         assert results(runtime, entity.id) == ["not run: interrupted (enough)"]
-        with pytest.raises(AlreadyDecided):
+        with pytest.raises(AlreadyDecided, match="is no longer open: its entity was stopped or interrupted first"):
             await runtime.decide(request.id, "allow")
 
 
