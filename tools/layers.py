@@ -94,6 +94,7 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.mcp_server": _row(
         "terms redact records stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
     ),
+    "cantrip_actors.__main__": _row("cli"),
     FACE: _row("terms records machine stream loom crystal circle runtime supervisors", COMMON),
     # Outside the wheel: these import what a user imports.
     "bench": _row("cantrip_actors agentic dispatch http observe redact testing supervisors", None),

@@ -28,6 +28,7 @@ class AgUiEvents:
     """Writes the events of one run. Requests to people are interrupts of the run, and children are its subagents."""
 
     child_batching = Batching(interval=0.0)
+    repeats_children = True
 
     def __init__(self, thread_id: str, run_id: str, work_id: str) -> None:
         self._run = {"threadId": thread_id, "runId": run_id}
@@ -36,6 +37,10 @@ class AgUiEvents:
     def begin(self) -> Iterator[StreamPart]:
         """Yield the beginning of the run."""
         yield {"type": "RUN_STARTED", **self._run}
+
+    def queue(self) -> Iterator[StreamPart]:
+        """Yield an event of our own, because the protocol has none."""
+        yield {"type": "CUSTOM", "name": "queued", "value": {}}
 
     def begin_turn(self, turn_id: str) -> Iterator[StreamPart]:
         """Yield the beginning of a step."""

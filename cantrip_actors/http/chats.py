@@ -16,13 +16,13 @@ import anyio
 from anyio import to_thread
 from starlette.responses import Response
 
-from cantrip_actors import AlreadyDecided, Cantrip, CantripError, Entity, Work
+from cantrip_actors import AlreadyDecided, Cantrip, CantripError, Entity, Request, Work
 from cantrip_actors.http import ag_ui, ui_messages
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.bodies import validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.client_cantrips import with_cantrip
-from cantrip_actors.http.client_rounds import may_reply
+from cantrip_actors.http.client_rounds import is_at_work, may_reply
 from cantrip_actors.http.entities import check_path_name, find_cantrip
 from cantrip_actors.http.episode_tools import add_tools, check_in_thread, read_tools
 from cantrip_actors.http.files import file_of, image_of
@@ -37,9 +37,10 @@ from cantrip_actors.http.front_end_models import (
     UiMessageJson,
     UiPartJson,
 )
-from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart
-from cantrip_actors.http.nested_events import NestedEvents
+from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart, name_child_call
+from cantrip_actors.http.nested_events import NestedEvent, NestedEvents
 from cantrip_actors.http.problems import Problem, problem_of
+from cantrip_actors.http.request_messages import read_name
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
 from cantrip_actors.http.table import BASE, ApiRoute
@@ -75,6 +76,8 @@ class ChatMessage(NamedTuple):
 
     work: Work
     decisions: Collection[ChatDecision] = ()
+    is_queued: bool = False
+    """Whether it waits for the end of another intent."""
 
     @property
     def id(self) -> str:
@@ -145,7 +148,8 @@ async def list_messages(call: HttpCall) -> JsonAnswer:
 
 def _stream_ui(call: HttpCall, message: ChatMessage) -> Response:
     dialect = UiMessages(message.id)
-    return _stream(call, message.work, dialect, message.decisions, ui_messages.HEADERS, ui_messages.LAST)
+    more = {"is_queued": message.is_queued}
+    return _stream(call, message.work, dialect, message.decisions, ui_messages.HEADERS, ui_messages.LAST, **more)
 
 
 def _make_message(work: Work, replied: str | None) -> ChatMessage:
@@ -161,8 +165,8 @@ def _read_ui_intent(message: UiMessageJson) -> ChatIntent:
 
 def _read_ui_decisions(call: HttpCall, entity_id: str, parts: Sequence[UiPartJson]) -> Iterator[ChatDecision]:
     """Yield the decisions of open requests that the parts of a message have. Reads the loom."""
-    for request in call.runtime.requests(entity=entity_id):
-        part = next((part for part in parts if part.toolCallId is not None and part.toolCallId == request.call), None)
+    for call_id, request in _list_requests(call, entity_id):
+        part = next((part for part in parts if part.toolCallId is not None and part.toolCallId == call_id), None)
         if part is None:
             continue
         approval = part.approval
@@ -184,6 +188,7 @@ async def run_ag_ui(call: HttpCall) -> Response:
     """Run an agent for a client of AG-UI: send the user's newest message, or answer the interrupts of the last run."""
     body: AgUiBody = call.body
     decisions: Collection[ChatDecision] = []
+    is_queued = False
     last = body.messages[-1] if body.messages else None
     if body.resume or (last is not None and last.role == "tool"):
         entity = await _find_chat(call, body.threadId)
@@ -200,14 +205,16 @@ async def run_ag_ui(call: HttpCall) -> Response:
             raise Problem(422, "invalid", "messages: expected a message of the user")
         intent = _read_ag_ui_intent(newest)._replace(context=_read_ag_ui_context(body))
         cantrip = await check_in_thread(partial(_add_ag_ui_tools, call, body.tools)) if body.tools else None
-        work, decisions = await _post(call, body.threadId, intent, cantrip)
-    return _stream(call, work, AgUiEvents(body.threadId, body.runId, work.id), decisions, {}, ag_ui.LAST)
+        work, decisions, is_queued = await _post(call, body.threadId, intent, cantrip)
+    dialect = AgUiEvents(body.threadId, body.runId, work.id)
+    return _stream(call, work, dialect, decisions, {}, ag_ui.LAST, is_queued=is_queued)
 
 
 def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
     """Return a message as an intent. Raises Problem 422 for one without text."""
+    name = read_name("messages", message.name)
     if not isinstance(message.content, list):
-        return _make_intent(message.id, [message.content or ""], [])
+        return _make_intent(message.id, [message.content or ""], [], name)
     texts, files = [], []
     for part in message.content:
         source = part.source or part
@@ -218,7 +225,7 @@ def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
             data = source.data or (url if source.type == "data" else None)
             address = url if data is None else f"data:{media_type or 'application/octet-stream'};base64,{data}"
             files.append(_read_file(address, media_type, part.filename))
-    return _make_intent(message.id, texts, files)
+    return _make_intent(message.id, texts, files, name)
 
 
 def _read_ag_ui_context(body: AgUiBody) -> Mapping[str, Any] | None:
@@ -243,10 +250,11 @@ def _read_ag_ui_decisions(call: HttpCall, entity_id: str, body: AgUiBody) -> Ite
 
     Raises Problem 409 for one that is not open, and 422 for an approval without `approved`.
     """
-    open_requests = {request.id: request for request in call.runtime.requests(entity=entity_id)}
+    listed = list(_list_requests(call, entity_id))
+    open_requests = {request.id: request for _, request in listed}
     results = {message.toolCallId: message for message in body.messages if message.role == "tool"}
-    for deferred in open_requests.values():
-        message = results.get(deferred.call) if deferred.kind == "deferred" else None
+    for call_id, deferred in listed:
+        message = results.get(call_id) if deferred.kind == "deferred" else None
         if message is not None:
             result = {"result": message.content} if message.error is None else {"error": message.error}
             yield ChatDecision(deferred.id, result, is_delivery=True)
@@ -268,16 +276,30 @@ def _read_ag_ui_decisions(call: HttpCall, entity_id: str, body: AgUiBody) -> Ite
 # Both
 
 
+def _list_requests(call: HttpCall, entity_id: str) -> Iterator[tuple[str | None, Request]]:
+    """Yield the open requests of an entity and of those below it, with the ids of their calls in the chat.
+
+    Reads the loom.
+    """
+    for member in call.runtime.loom.subtree(entity_id):
+        for request in call.runtime.requests(entity=member):
+            is_own = member == entity_id or request.call is None
+            yield request.call if is_own else name_child_call(member, request.call or ""), request
+
+
 def _read_file(url: str | None, media_type: str | None, filename: str | None) -> Any:
     if url is None:
         raise Problem(422, "invalid-file", "messages: expected the URL of a file")
     return image_of(url) if (media_type or "").startswith("image/") else file_of(url, filename)
 
 
-def _make_intent(key: str, texts: list[str], files: list[Any]) -> ChatIntent:
+def _make_intent(key: str, texts: list[str], files: list[Any], name: str | None = None) -> ChatIntent:
+    """Return a message as an intent, which begins with the name of its speaker. Raises Problem 422 without a text."""
     text = "\n".join(texts)
     if not text.strip() and not files:
         raise Problem(422, "invalid-intent", "messages: expected a text in the newest message of the user")
+    if name is not None:
+        text = f"{name}: {text}"
     return ChatIntent(key, [text, *files] if files else text)
 
 
@@ -320,6 +342,7 @@ async def _post(
         else:
             await call.read(partial(_check_not_asking, call, entity.id, key))
         entity = await call.read(partial(with_cantrip, call, entity, changed))
+        was_busy = await call.read(partial(is_at_work, call, entity.id))
         try:
             work = await entity.post(intent.said, context=intent.context, key=key, by=token.sender)
         except KeyUsed:
@@ -331,7 +354,8 @@ async def _post(
                 f"messages: the message {intent.key:.100} was sent before with other content, and an earlier message "
                 "cannot be edited: send the new text with an id of its own, or fork the turn",
             ) from None
-        return ChatMessage(work)
+        is_queued = was_busy and await call.read(lambda: work.state == "waiting")
+        return ChatMessage(work, is_queued=is_queued)
 
 
 def _check_not_asking(call: HttpCall, entity_id: str, key: str | None) -> None:
@@ -384,12 +408,15 @@ def _explain_refusal(call: HttpCall, entity_id: str, calls: Collection[str | Non
     """Return why the answers for `calls` decide nothing: another one was first, or no call waits. Reads the loom."""
     refusal: Exception = Problem(422, "invalid", f"messages: expected {expected}")
     asked: set[str] = set()
-    for event in EventLog().add_all(call.runtime.loom.records(entity_id)):
-        if isinstance(event, RequestedEvent) and event.tool_call_id in calls:
-            asked.add(event.request_id)
-        elif isinstance(event, DecidedEvent) and event.request_id in asked:
-            at = format_instant(event.at)
-            refusal = AlreadyDecided(event.request_id, event.decision, event.by, at, event.note)
+    loom = call.runtime.loom
+    for member in loom.subtree(entity_id):
+        for event in EventLog().add_all(loom.records(member)):
+            if isinstance(event, RequestedEvent):
+                own, nested = event.tool_call_id, name_child_call(member, event.tool_call_id)
+                asked |= {event.request_id} if (own if member == entity_id else nested) in calls else set()
+            elif isinstance(event, DecidedEvent) and event.request_id in asked:
+                at = format_instant(event.at)
+                refusal = AlreadyDecided(event.request_id, event.decision, event.by, at, event.note)
     return refusal
 
 
@@ -407,6 +434,8 @@ def _stream(
     decisions: Collection[ChatDecision],
     headers: dict[str, str],
     last: bytes,
+    *,
+    is_queued: bool = False,
 ) -> Response:
     """Return the episode of a work as a stream of a dialect. Raises Problem 429."""
     encoder = FrontEndEncoder(dialect, [decision.request_id for decision in decisions])
@@ -414,7 +443,7 @@ def _stream(
     with ExitStack() as stack:
         stack.enter_context(limiter.stream(call.token))
         nested = NestedEvents(call, work)
-        events = _encode(call, work, nested, encoder, last)
+        events = _encode(call, work, nested, encoder, last, is_queued=is_queued)
         on_close = stack.pop_all().close
     return EventStreamResponse(
         events, limiter.limits.patience, on_close, beside=nested.run, headers={**HEADERS, **headers}
@@ -422,10 +451,10 @@ def _stream(
 
 
 async def _encode(
-    call: HttpCall, work: Work, nested: NestedEvents, encoder: FrontEndEncoder, last: bytes
+    call: HttpCall, work: Work, nested: NestedEvents, encoder: FrontEndEncoder, last: bytes, *, is_queued: bool
 ) -> AsyncGenerator[bytes]:
     """Yield an episode as server-sent events, up to its end or to the first open request to a person."""
-    yield _write(encoder.begin())
+    yield _write(encoder.begin(is_queued=is_queued))
     try:
         while True:
             item = None
@@ -435,12 +464,11 @@ async def _encode(
                 yield COMMENT
                 continue
             event = item.event
-            if not item.is_own:
-                yield _write(call.redact_for_token(encoder.add_child(event)))
-                continue
-            yield _write(call.redact_for_token(encoder.add(event)))
-            if isinstance(event, RequestedEvent) and await call.read(partial(_is_open, call, event)):
-                yield _write(call.redact_for_token(encoder.ask(event)))
+            add = encoder.add if item.is_own else encoder.add_child
+            yield _write(call.redact_for_token(add(event)))
+            question = await _find_question(call, encoder, item)
+            if question is not None:
+                yield _write(call.redact_for_token(question))
                 break
     except anyio.EndOfStream:
         if not nested.has_ended:
@@ -452,6 +480,18 @@ async def _encode(
     finally:
         nested.close()
     yield last
+
+
+async def _find_question(call: HttpCall, encoder: FrontEndEncoder, item: NestedEvent) -> list[StreamPart] | None:
+    """Return the question of an open request with which the stream ends: of the entity, or of a child of a call."""
+    event = item.event
+    if item.is_own and isinstance(event, RequestedEvent) and await call.read(partial(_is_open, call, event)):
+        return encoder.ask(event)
+    while (request := encoder.find_child_request()) is not None:
+        if await call.read(partial(_is_open, call, request)):
+            return encoder.ask_for_child(request)
+        encoder.drop_child_request(request)
+    return None
 
 
 def _is_open(call: HttpCall, event: RequestedEvent) -> bool:

@@ -157,6 +157,11 @@ def _name_call(request: Request) -> str:
     return make_client_id(request.entity or "", request.call or "")
 
 
+def is_at_work(call: HttpCall, entity_id: str) -> bool:
+    """Return whether an intent of an entity is under way, so that a further one waits. Reads the loom."""
+    return call.runtime.loom.state(entity_id) in ("active", "waiting")
+
+
 def may_reply(call: HttpCall, entity_id: str, key: str | None) -> bool:
     """Return whether a message with a key may be a reply: its entity talks, and none of its intents has the key."""
     loom = call.runtime.loom

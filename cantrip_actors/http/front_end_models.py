@@ -83,6 +83,7 @@ class AgUiMessageJson(Lenient):
 
     id: str = Field(min_length=1, max_length=200)
     role: str
+    name: str | None = None
     content: str | list[AgUiPartJson] | None = None
     toolCallId: str | None = None  # noqa: N815
     error: str | None = None

@@ -63,9 +63,14 @@ class FrontEndDialect(Protocol):
 
     child_batching: Batching
     """How often the growing texts of children are written."""
+    repeats_children: bool
+    """Whether the children under way, and their open texts, begin again in a stream that goes on after a decision."""
 
     def begin(self) -> Iterator[StreamPart]:
         """Yield the beginning of the stream."""
+
+    def queue(self) -> Iterator[StreamPart]:
+        """Yield that the message waits until the entity has worked on another one."""
 
     def begin_turn(self, turn_id: str) -> Iterator[StreamPart]:
         """Yield the beginning of a turn."""
@@ -134,30 +139,71 @@ class FrontEndEncoder:
         """The call of each open request."""
         self._children: dict[str, _ChildTexts] = {}
         """The children that calls wait for."""
+        self._child_requests: dict[str, RequestedEvent] = {}
+        """The requests of children that were not decided, by their ids."""
+        self._asked: dict[str, ShownCall] = {}
+        """The calls of children that a person decides or answers, and that have no result."""
+        self._shown_calls: set[str] = set()
+        """Those of them that the client has."""
 
-    def begin(self) -> Iterator[StreamPart]:
+    def begin(self, *, is_queued: bool = False) -> Iterator[StreamPart]:
         """Yield the parts before all events."""
         yield from self._dialect.begin()
+        if is_queued:
+            yield from self._dialect.queue()
 
     def add(self, event: EntityEvent) -> list[StreamPart]:
         """Return the parts of an event."""
         parts = list(self._read(event))
-        if isinstance(event, DecidedEvent) and event.request_id in self._undecided:
-            self._undecided.remove(event.request_id)
-            is_last = not self._undecided and self._is_in_turn
-            return [*(self._dialect.begin_turn(self._turn_id) if is_last else ()), *parts]
-        return [] if self._undecided else parts
+        return self._select(event, parts)
 
     def add_child(self, event: EntityEvent) -> list[StreamPart]:
         """Return the parts of an event of a child."""
-        parts = list(self._read_child(event))
+        return self._select(event, list(self._read_child(event)))
+
+    def _select(self, event: EntityEvent, parts: list[StreamPart]) -> list[StreamPart]:
+        """Return the parts of an event, unless the client has them."""
+        if isinstance(event, DecidedEvent) and event.request_id in self._undecided:
+            self._undecided.remove(event.request_id)
+            return parts if self._undecided else [*self._begin_again(), *parts]
         return [] if self._undecided else parts
+
+    def _begin_again(self) -> Iterator[StreamPart]:
+        """Begin again what is under way when the last decision was made."""
+        if self._is_in_turn:
+            yield from self._dialect.begin_turn(self._turn_id)
+        if self._dialect.repeats_children:
+            for texts in self._children.values():
+                if texts.shown is not None:
+                    texts.segments.restart()
+                    yield from self._dialect.begin_child(texts.shown)
+
+    def find_child_request(self) -> RequestedEvent | None:
+        """Return a request of a child that was not decided; None without one, or before the client's decisions."""
+        return None if self._undecided else next(iter(self._child_requests.values()), None)
+
+    def drop_child_request(self, request: RequestedEvent) -> None:
+        """Forget a request of a child that is open no longer."""
+        self._child_requests.pop(request.request_id, None)
 
     def ask(self, request: RequestedEvent) -> list[StreamPart]:
         """Return the question to a person for an open request, and the end of the stream."""
         pieces = self._segments.finish(request.text) if request.is_utterance else ()
         ends = [part for piece in pieces for part in self._dialect.add_piece(piece)]
         return [*ends, *self._end_children(), *self._end_turn(), *self._dialect.ask(request)]
+
+    def ask_for_child(self, request: RequestedEvent) -> list[StreamPart]:
+        """Return the call of a child that a person decides or answers, the question, and the end of the stream.
+
+        The call has an id of its own among those of the message, and gets its result in the stream that goes on.
+        """
+        call = _make_child_call(request)
+        return [
+            *self._rest_children(),
+            *self._end_turn(),
+            *self._dialect.call_gate(call),
+            *self._dialect.ask(request.with_call_id(call.id)),
+        ]
 
     def fail(self, code: str, message: str) -> list[StreamPart]:
         """Return the end of an episode that failed."""
@@ -239,10 +285,42 @@ class FrontEndEncoder:
         match event:
             case DelegatedEvent():
                 self._children[event.child] = self._make_texts(event.tool_call_id, event.entity_id)
+            case RequestedEvent(is_utterance=False):
+                self._note_child_request(event)
+            case DecidedEvent():
+                yield from self._decide_for_child(event)
             case ToolResultEvent():
                 yield from self._end_children(event.tool_call_id, event.entity_id)
+                yield from self._finish_child_call(event)
             case EntityEndedEvent():
                 yield from self._end_child(event.entity_id, None if event.reason == "terminated" else event.reason)
+
+    def _note_child_request(self, request: RequestedEvent) -> None:
+        call = _make_child_call(request)
+        self._child_requests[request.request_id] = request
+        self._asked[call.id] = call
+        if request.request_id in self._undecided:  # an earlier stream of this message has asked
+            self._shown_calls.add(call.id)
+
+    def _decide_for_child(self, event: DecidedEvent) -> Iterator[StreamPart]:
+        request = self._child_requests.pop(event.request_id, None)
+        if request is not None and event.decision in ("deny", "expired"):
+            call = self._asked.pop(_make_child_call(request).id)
+            if call.id in self._shown_calls:
+                yield from self._dialect.deny(call)
+
+    def _finish_child_call(self, event: ToolResultEvent) -> Iterator[StreamPart]:
+        call = self._asked.pop(name_child_call(event.entity_id, event.tool_call_id or ""), None)
+        if call is not None and call.id in self._shown_calls:  # otherwise it was decided at another door
+            yield from self._dialect.add_result(call, event.result, is_error=event.is_error)
+
+    def _rest_children(self) -> Iterator[StreamPart]:
+        """End the texts of children, and those children, in a stream after which they go on."""
+        for texts in reversed(list(self._children.values())):
+            if texts.shown is not None:
+                for piece in texts.segments.finish(None):
+                    yield from self._dialect.add_child_piece(texts.shown, piece)
+                yield from self._dialect.end_child(texts.shown, None)
 
     def _end_children(self, call_id: str | None = None, parent_id: str | None = None) -> Iterator[StreamPart]:
         """End the children of a call, if their ends have not come; without one, all of them."""
@@ -265,3 +343,13 @@ class FrontEndEncoder:
         if self._is_in_turn:
             self._is_in_turn = False
             yield from self._dialect.end_turn(self._turn_id)
+
+
+def _make_child_call(request: RequestedEvent) -> ShownCall:
+    """Return the call of a child that a request is about; its id tells it apart from the calls of its parent."""
+    return ShownCall(name_child_call(request.entity_id, request.tool_call_id), request.gate, request.args or {})
+
+
+def name_child_call(entity_id: str, call_id: str) -> str:
+    """Return the id of the call of a child in the chat of its parent."""
+    return f"{entity_id}:{call_id}"

@@ -58,9 +58,10 @@ class NestedEvents:
 
     async def run(self) -> None:
         """Read to the end of the episode."""
-        with self._send, suppress(anyio.BrokenResourceError):  # the reader may have closed
+        with self._send:
             async with anyio.create_task_group() as tasks:
-                await self._read(self._events, tasks, is_own=True)
+                with suppress(anyio.BrokenResourceError):  # the reader has closed
+                    await self._read(self._events, tasks, is_own=True)
                 tasks.cancel_scope.cancel()
 
     async def _read(self, events: AsyncIterator[EntityEvent], tasks: TaskGroup, *, is_own: bool) -> None:
@@ -86,7 +87,8 @@ class NestedEvents:
     async def _follow(self, child_id: str, tasks: TaskGroup, end: anyio.Event) -> None:
         try:
             events = self._runtime.get_entity(child_id).events("0", deltas=True)
-            with closing(events), suppress(CantripError):  # it was forgotten: the call has its result
+            # it was forgotten, so the call has its result; or the reader has closed
+            with closing(events), suppress(CantripError, anyio.BrokenResourceError):
                 await self._read(events, tasks, is_own=False)
         finally:
             self._children -= 1

@@ -8,6 +8,7 @@ response names its entity and the mail with the intent, so it is known at once a
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -32,6 +33,7 @@ from cantrip_actors.http.client_rounds import (
     check_results,
     find_tools,
     find_waiting_calls,
+    is_at_work,
     load,
     make_round_key,
     may_reply,
@@ -65,7 +67,7 @@ from cantrip_actors.http.person_waits import describe_wait
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.request_messages import ID, ChatInput, Past, parse_messages, select_news
 from cantrip_actors.http.sessions import check_scope
-from cantrip_actors.http.sse import COMMENT, QUIET, EventStreamResponse
+from cantrip_actors.http.sse import COMMENT, QUEUED, QUIET, EventStreamResponse
 from cantrip_actors.http.stored_items import (
     ROUND,
     find_noted_form,
@@ -303,6 +305,13 @@ class _Run(NamedTuple):
     """Whether the client's next request begins another entity, with this conversation as its history."""
     has_begun: bool = False
     """Whether an answer to an earlier request had the beginning of the episode."""
+    is_queued: bool = False
+    """Whether the intent waits for the end of another one."""
+
+    @property
+    def comment(self) -> bytes:
+        """The comment that keeps a quiet connection: it says whether the intent still waits."""
+        return QUEUED if self.is_queued and self.outputs.is_muted else COMMENT
 
     async def rest(self, call: HttpCall) -> Rest:
         """Wait until the episode has ended, or waits for the client or for a person. Raises the error that ended it."""
@@ -334,11 +343,17 @@ def _describe_pause(call: HttpCall, work: Work, pause: ClientPause) -> Rest:
     return Rest(tuple(shown), call.redact_for_token(words), measure(call, work.entity_id), wait)
 
 
-async def send_intent(call: HttpCall, entity: Entity, post: Callable[[], Awaitable[Work]]) -> _Run:
-    """Send an intent to an entity. Raises Problem 403."""
+async def send_intent(call: HttpCall, entity: Entity, post: Callable[..., Awaitable[Work]]) -> _Run:
+    """Send an intent to an entity, with a key. Raises Problem 403."""
     check_scope(call.token, "send")
-    outputs = call.service.growth.subscribe(entity.id, snapshot=False)
-    return _Run(await post(), outputs)
+    key = call.key or str(uuid.uuid4())
+    outputs = call.service.growth.subscribe(entity.id, snapshot=False, intent=key)
+    was_busy = await call.read(partial(is_at_work, call, entity.id))
+    work = await post(key=key)
+    state = await call.read(lambda: work.state)
+    if state == "working":  # also one that this process has resumed, or that a repeated request follows
+        outputs.unmute()
+    return _Run(work, outputs, is_queued=was_busy and state == "waiting")
 
 
 async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_input: ChatInput) -> _Run:
@@ -353,7 +368,7 @@ async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_in
     history = await call.read(partial(_find_news, call, entity.id, chat_input.history, is_whole=True))
     entity = await call.read(partial(with_cantrip, call, entity, target.changed))
     given: dict[str, Any] = {"history": history, "note": write_note(target.form)}
-    post = partial(entity.post, chat_input.intent, **given, key=call.key, by=call.token.sender)
+    post = partial(entity.post, chat_input.intent, **given, by=call.token.sender)
     return await send_intent(call, entity, post)
 
 
@@ -386,8 +401,11 @@ def _find_news(call: HttpCall, entity_id: str, history: Sequence[Past], *, is_wh
 async def start_run(call: HttpCall, begin: Callable[[], Awaitable[Work]]) -> _Run:
     """Begin an entity. Raises Problem 403 and 429."""
     check_scope(call.token, "cast")
-    work, _ = await begin_once(call, begin)
-    return _Run(work, call.service.growth.subscribe(work.entity_id))
+    work, is_replay = await begin_once(call, begin)
+    is_whole = not is_replay or await call.read(lambda: work.state == "working")  # then there is no later intent
+    if is_whole:
+        return _Run(work, call.service.growth.subscribe(work.entity_id))
+    return _Run(work, call.service.growth.subscribe(work.entity_id, snapshot=False, intent=work.key))
 
 
 async def start_one_shot(call: HttpCall, target: _Target, chat_input: ChatInput) -> _Run:
@@ -488,13 +506,13 @@ async def _follow_events(
     """Yield the events of an episode; once it rests, `failed` has the error that ended it, or `resting` its state."""
     is_done = False
     try:
-        yield b"".join(encoder.begin())
+        yield b"".join((*encoder.begin(is_queued=run.is_queued), *([run.comment] if run.is_queued else ())))
         try:
             with count_reader(call.service.telemetry, "openai"):
                 while True:
                     with anyio.move_on_after(QUIET) as quiet:
                         output = await anext(run.outputs)
-                    yield COMMENT if quiet.cancelled_caught else b"".join(encoder.add(output))
+                    yield run.comment if quiet.cancelled_caught else b"".join(encoder.add(output))
         except StopAsyncIteration:
             pass
         except FellBehind:  # then the answer comes whole

@@ -26,8 +26,8 @@ class EpisodeEncoder(Protocol):
 
     form: AnswerForm | None
 
-    def begin(self) -> Iterator[bytes]:
-        """Yield the parts that precede all content."""
+    def begin(self, *, is_queued: bool = False) -> Iterator[bytes]:
+        """Yield the parts that precede all content; `is_queued` says that it waits for the end of another intent."""
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield an output."""
@@ -153,7 +153,7 @@ class ChatEncoder:
         self._segments = Segments(is_typed=form is not None)
         self._has_said = False
 
-    def begin(self) -> Iterator[bytes]:
+    def begin(self, *, is_queued: bool = False) -> Iterator[bytes]:  # noqa: ARG002  # this dialect has no word for it
         """Yield the chunk that names the role."""
         yield self._chunk({"role": "assistant", "content": ""})
 
@@ -332,14 +332,23 @@ class ResponseEncoder:
         self._segments = Segments(is_typed=form is not None)
         self._sequence = -1
         self._output: list[dict[str, Any]] = []
+        self._is_queued = False
 
-    def begin(self) -> Iterator[bytes]:
-        """Yield the events that precede all content."""
-        for kind in ("response.created", "response.in_progress"):
-            yield self._event(kind, response=self._response("in_progress"))
+    def begin(self, *, is_queued: bool = False) -> Iterator[bytes]:
+        """Yield the events that precede all content; one that is queued is in progress with its first output."""
+        self._is_queued = is_queued
+        status = "queued" if is_queued else "in_progress"
+        for kind in ("response.created", f"response.{status}"):
+            yield self._event(kind, response=self._response(status))
+
+    def _start(self) -> Iterator[bytes]:
+        if self._is_queued:
+            self._is_queued = False
+            yield self._event("response.in_progress", response=self._response("in_progress"))
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield the events of an output."""
+        yield from self._start()
         for piece in self._segments.add(output):
             yield from self._piece(piece)
 
@@ -348,6 +357,7 @@ class ResponseEncoder:
 
         The last event is the one after which clients read a response, also if its status says that it waits.
         """
+        yield from self._start()
         for piece in self._segments.finish(rest.words if self.form is None else None):
             yield from self._piece(piece)
         if rest.wait is not None:
@@ -359,6 +369,7 @@ class ResponseEncoder:
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
+        yield from self._start()
         text = answer_text(outcome)
         is_call = self.form is not None and self.form.tool is not None
         for piece in self._segments.finish(None if is_call else text):

@@ -8,7 +8,8 @@ message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -40,6 +41,12 @@ _ROLES: Final[Mapping[Any, str]] = {
     "tool": "tool",
     "function": "tool",
 }
+
+LONGEST_NAME: Final = 64
+"""The most characters of a speaker's name, as in OpenAI's API."""
+_NAME: Final = re.compile(r"[^\s<|\\/>]+")
+
+_Said = str | list[str | File] | None
 
 Past = dict[str, Any]
 """A message of a history, as `Runtime.cast` takes it."""
@@ -186,7 +193,18 @@ def _read_history(request: Iterable[_RequestMessage]) -> list[Past]:
             history[-1] = _join(before, past)
         elif _says_something(past) or past.get("thinking"):
             history.append(past)
-    return list(filter(_says_something, history))
+    return list(filter(_says_something, _name_assistants(history)))
+
+
+def _name_assistants(history: Sequence[Past]) -> Iterator[Past]:
+    """Yield a history in which the texts of assistants begin with their names, if it has several assistants.
+
+    If it has one, its text stays as it is: the model would answer with its name, too.
+    """
+    names = {past.get("name") for past in history if past["role"] == "assistant" and past.get("content")}
+    for past in history:
+        name = past.pop("name", None)
+        yield past if len(names) < 2 else {**past, "content": _name_speaker(name, past.get("content"))}
 
 
 def _says_something(past: Past) -> bool:
@@ -207,6 +225,7 @@ def _join(before: Past, after: Past) -> Past:
         "content": before.get("content") or after.get("content"),
         "tool_calls": calls,
         "thinking": thinking,
+        "name": before.get("name") or after.get("name"),
     }
 
 
@@ -228,8 +247,10 @@ def _read_assistant(where: str, message: Mapping[str, Any]) -> Past:
     if message.get("function_call"):
         calls.append(_read_call(where, "", message["function_call"]))
     content = _read_content(where, message.get("content")) or message.get("refusal") or None
+    name = read_name(where, message.get("name"))
     thinking = message.get("reasoning_content") or message.get("reasoning")
-    return {"content": content, "tool_calls": calls, "thinking": thinking if isinstance(thinking, str) else None}
+    spoken = {"content": content, "thinking": thinking if isinstance(thinking, str) else None}
+    return {**spoken, "tool_calls": calls, "name": name}
 
 
 def _read_tool_call(where: str, call: Any) -> Past:
@@ -258,9 +279,35 @@ def _read_result(where: str, message: Mapping[str, Any]) -> Past:
     return {"content": _read_content(where, content), "tool_call_id": id, "gate": gate, "is_error": is_error is True}
 
 
+def _read_said(where: str, message: Mapping[str, Any]) -> Past:
+    """Return what a user or a system says; a text of one with a name begins with that."""
+    content = _read_content(where, message.get("content"))
+    return {"content": _name_speaker(read_name(where, message.get("name")), content)}
+
+
+def read_name(where: str, name: Any) -> str | None:
+    """Return the name of a speaker, None without one. Raises Problem 400 for one that could be taken for a text."""
+    if name is None or name == "":
+        return None
+    if not (isinstance(name, str) and len(name) <= LONGEST_NAME and _NAME.fullmatch(name)):
+        text = f"name: expected at most {LONGEST_NAME} characters without white space and <|\\/>, got {name!r:.80}"
+        raise _refuse(where, text)
+    return name
+
+
+def _name_speaker(name: str | None, content: _Said) -> _Said:
+    """Return a content that begins with the name of its speaker, if that has one."""
+    if name is None or content is None:
+        return content
+    if isinstance(content, str):
+        return f"{name}: {content}"
+    first, *rest = content
+    return [f"{name}: {first}", *rest] if isinstance(first, str) else [f"{name}:", *content]
+
+
 _READERS: Final[Mapping[str, Callable[[str, Mapping[str, Any]], Past]]] = {
-    "system": lambda where, message: {"content": _read_content(where, message.get("content"))},
-    "user": lambda where, message: {"content": _read_content(where, message.get("content"))},
+    "system": _read_said,
+    "user": _read_said,
     "assistant": _read_assistant,
     "tool": _read_result,
 }

@@ -18,6 +18,8 @@ from cantrip_actors.records.codec import dump_json
 
 RETRY: Final = b"retry: 2000\n\n"
 COMMENT: Final = b": still here\n\n"
+QUEUED: Final = b": queued: the entity works on another intent\n\n"
+"""The comment in a stream whose intent waits for the end of another one."""
 QUIET: Final = 15.0
 """Seconds after which a comment keeps a quiet connection alive."""
 CHUNK: Final = 1 << 15

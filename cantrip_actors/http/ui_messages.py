@@ -34,6 +34,7 @@ class UiMessages:
     """
 
     child_batching = WHOLE_TEXTS
+    repeats_children = False
 
     def __init__(self, message_id: str) -> None:
         self._message_id = message_id
@@ -43,6 +44,10 @@ class UiMessages:
     def begin(self) -> Iterator[StreamPart]:
         """Yield the beginning of the message."""
         yield {"type": "start", "messageId": self._message_id}
+
+    def queue(self) -> Iterator[StreamPart]:
+        """Yield a part for `onData`, which is no part of the message."""
+        yield {"type": "data-queued", "data": {}, "transient": True}
 
     def begin_turn(self, turn_id: str) -> Iterator[StreamPart]:  # noqa: ARG002  # this dialect numbers its steps
         """Yield the beginning of a step."""

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from cantrip_actors.observe.batching import Batching
 from cantrip_actors.observe.processor import Processor
 from cantrip_actors.observe.upserts import Output, TurnEvent, TurnStarted, Upsert, history
-from cantrip_actors.stream.events import EntityEvent
+from cantrip_actors.stream.events import EntityEndedEvent, EntityEvent, EntityStartedEvent, EpisodeEndedEvent
 from cantrip_actors.terms.errors import CantripError
 
 CAPACITY = 10_000
@@ -74,8 +74,12 @@ class Upserts:
         now = self._clock()
         for event in events:
             outputs = self._processor.process(event, now)
+            if isinstance(event, EntityStartedEvent):
+                self._note_episode(event.entity_id, event.key or "")
             if outputs:
                 self._deliver(outputs)
+            if isinstance(event, EpisodeEndedEvent | EntityEndedEvent):
+                self._note_episode(event.entity_id, None)
         after = self._processor.deadline
         if after is not None and (before is None or after < before):
             for subscription in self._subscriptions:
@@ -87,11 +91,24 @@ class Upserts:
         for subscription in list(self._subscriptions):
             subscription.close()
 
+    def _note_episode(self, entity_id: str, intent: str | None) -> None:
+        for subscription in self._subscriptions:
+            subscription._note_episode(entity_id, intent)  # noqa: SLF001
+
     def subscribe(
-        self, session_id: str | None = None, *, snapshot: bool = True, capacity: int = CAPACITY
+        self,
+        session_id: str | None = None,
+        *,
+        snapshot: bool = True,
+        capacity: int = CAPACITY,
+        intent: str | None = None,
     ) -> UpsertSubscription:
-        """Return a subscription to one session or to all: a snapshot, unless declined, then the live outputs."""
-        subscription = UpsertSubscription(self, session_id, capacity)
+        """Return a subscription to one session or to all: a snapshot, unless declined, then the live outputs.
+
+        With the key of an `intent` of one session, the outputs before its episode and after it are left out; the
+        subscription is muted until it begins.
+        """
+        subscription = UpsertSubscription(self, session_id, capacity, intent)
         if snapshot:
             for output in self.snapshot(session_id):
                 subscription._put(output)  # noqa: SLF001
@@ -178,7 +195,10 @@ class UpsertSubscription(AsyncIterator[Output]):
     It ends when its `Upserts` are closed, and raises FellBehind if too much was not read.
     """
 
-    def __init__(self, upserts: Upserts, session_id: str | None, capacity: int) -> None:
+    def __init__(self, upserts: Upserts, session_id: str | None, capacity: int, intent: str | None = None) -> None:
+        self.is_muted: bool = intent is not None
+        """Whether the episode of its intent is not under way, as far as it knows: there are no outputs then."""
+        self._intent = intent
         self._upserts = upserts
         self._session_id = session_id
         self._capacity = capacity
@@ -198,6 +218,14 @@ class UpsertSubscription(AsyncIterator[Output]):
         """End the subscription; outputs that wait can still be read."""
         self._closed = True
         self._look()
+
+    def unmute(self) -> None:
+        """Take the outputs from here on: the episode of its intent has begun before it was subscribed."""
+        self.is_muted = False
+
+    def _note_episode(self, entity_id: str, intent: str | None) -> None:
+        if self._intent is not None and entity_id == self._session_id:
+            self.is_muted = intent != self._intent
 
     def read(self) -> Output | None:
         """Return the next output, or None if none waits."""
@@ -232,7 +260,8 @@ class UpsertSubscription(AsyncIterator[Output]):
             self._wake = None
 
     def _put(self, output: Output) -> None:
-        if self._closed or not (self._session_id is None or output.session_id == self._session_id):
+        is_other = self._session_id is not None and output.session_id != self._session_id
+        if self._closed or self.is_muted or is_other:
             return
         if isinstance(output, Upsert):
             self._merge(output)

@@ -64,6 +64,11 @@ class Segments:
         item.is_final = output.terminal
         yield from self._send()
 
+    def restart(self) -> None:
+        """Begin the items that are open again, as new ones with their whole text."""
+        for item in self._items.values():
+            item.sent, item.number = "", -1
+
     def finish(self, answer: str | None) -> Iterator[Piece]:
         """Yield the rest of open items; then the answer, unless it equals the last message."""
         for item in self._items.values():

@@ -18,6 +18,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from cantrip_actors.records.records import RequestKind
 from cantrip_actors.stream.wire import FinalImage, FinalItem, ItemType, StreamError
 from cantrip_actors.terms.history import PastMessage
@@ -284,6 +286,10 @@ class RequestedEvent(StepEvent, frozen=True, gc=False):
     def kind(self) -> RequestKind:
         """The kind of the request: the approval of a call, a question, or a deferred call."""
         return "deferred" if self.is_deferred else "question" if self.is_question else "approval"
+
+    def with_call_id(self, tool_call_id: str) -> RequestedEvent:
+        """Return the event with another id of its call, as a reader of several entities needs it."""
+        return replace(self, tool_call_id=tool_call_id)
 
 
 class DecidedEvent(StepEvent, frozen=True, gc=False):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Final, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
@@ -19,7 +20,7 @@ from pydantic_core import PydanticSerializationError, to_json
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import BoundArguments, Gate, Refused, provide_binder
 from cantrip_actors.terms.json_schema import strip_titles
-from cantrip_actors.terms.problems import describe
+from cantrip_actors.terms.problems import describe, leave_out_nulls
 
 
 class GateArguments(BaseModel):
@@ -104,14 +105,26 @@ def _describe_hint(hint: Any, default: Any) -> Any:
 
 
 def bind_arguments(gate: Gate, model: type[BaseModel], args: Mapping[str, Any]) -> BoundArguments | Refused:
-    """Return arguments as the gate's function accepts them, or a refusal. A validator may raise anything."""
+    """Return arguments as the gate's function accepts them, or a refusal. A validator may raise anything.
+
+    Many models give null for what they leave out. Where null is not valid, a value with a default has its default.
+    """
     try:
-        if gate.has_typed_answer:
-            return BoundArguments(_make_plain_answer(model, args))
-        checked = model.model_validate(args)
+        return _bind(gate, model, args)
     except ValidationError as errors:
-        problems = describe(errors.errors(include_url=False), args)
-        return Refused(f"{gate.name}: {'; '.join(problems)}; expected {gate.signature}")
+        problems = errors.errors(include_url=False)
+        fewer = leave_out_nulls(problems, args)
+        if fewer is not None:
+            with suppress(ValidationError):
+                return _bind(gate, model, fewer)
+        return Refused(f"{gate.name}: {'; '.join(describe(problems, args))}; expected {gate.signature}")
+
+
+def _bind(gate: Gate, model: type[BaseModel], args: Mapping[str, Any]) -> BoundArguments | Refused:
+    """Return arguments as the gate's function accepts them. Raises ValidationError for others."""
+    if gate.has_typed_answer:
+        return BoundArguments(_make_plain_answer(model, args))
+    checked = model.model_validate(args)
     if gate.kind == "done" and gate.function is not None:  # its arguments are the answer, which is JSON (D-005)
         try:
             return BoundArguments(checked.model_dump(mode="json", by_alias=True))

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar, get_args
 
 from cantrip_actors.terms.arguments import check, check_kind, is_list
-from cantrip_actors.terms.companion import Companion
+from cantrip_actors.terms.companion import Companion, check_hooks
 from cantrip_actors.terms.errors import InvalidCantrip, find_nearest, suggest_nearest
 from cantrip_actors.terms.gate import Gate, standard
 from cantrip_actors.terms.gate_function import gate
@@ -104,6 +104,8 @@ class Circle(Immutable):
         _check_jail(jail, medium)
         language = find_language(medium, {} if jail is None else {"jail": jail})
         check_kind("circle: companion", companion, Companion | None, "a Companion", InvalidCantrip)
+        if companion is not None:
+            check_hooks(companion)
         servers = tuple(servers)
         for server in servers:
             check_kind("circle: servers", server, ToolServer, "servers of tools, as from mcp.http(…)", InvalidCantrip)

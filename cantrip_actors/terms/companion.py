@@ -12,7 +12,10 @@ companion.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import inspect
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from cantrip_actors.terms.errors import InvalidCantrip
 
 if TYPE_CHECKING:
     from cantrip_actors.terms.gate import Gate
@@ -56,3 +59,17 @@ class Companion:
         the entity has them. Return another form for a gate whose steps write to the entity's own records.
         """
         return gate
+
+
+_AWAITED: Final = ("begins", "recalls", "ends")
+
+
+def check_hooks(companion: Companion) -> None:
+    """Raise InvalidCantrip for a hook that the event loop cannot wait for, before an entity crashes because of it."""
+    for name in _AWAITED:
+        if not inspect.iscoroutinefunction(inspect.unwrap(getattr(companion, name))):
+            kind = type(companion).__name__
+            raise InvalidCantrip(
+                f"circle: companion: expected `async def {name}` in {kind}, got {getattr(companion, name)!r:.200}; "
+                "code that waits for disks or networks belongs into anyio.to_thread.run_sync"
+            )

@@ -126,19 +126,19 @@ class InvalidDecision(CantripError, ValueError):
 
 
 class AlreadyDecided(CantripError):
-    """The request was already decided, or has expired: the first decision counts.
+    """The request was already decided, or has expired, or its episode has ended: the first decision counts.
 
     `decision` is "allow", "deny", "answer" or "expired"; `by`, `at` (ISO 8601, UTC) and `note` are those of the first
     decision.
     """
 
     def __init__(self, request_id: str, decision: str, by: str, at: str, note: str) -> None:
-        who, when = f" by {by}" if by else "", f" at {at}" if at else ""
-        text = f"request {request_id} was decided before{who}{when}: {decision}; the first decision counts"
+        who = f" by {by}" if by else ""
+        when = f" at {at}" if at else ""
+        happened = f"was decided before{who}{when}: {decision}; the first decision counts"
         if decision == "expired":
-            what = f"expired{when}: it counts as denied" if at else f"is no longer open: {note or 'it has expired'}"
-            text = f"request {request_id} {what}; see the open ones in runtime.requests()"
-        super().__init__(text)
+            happened = f"is not open any more{when}: it has expired, or the episode that asked has ended"
+        super().__init__(f"request {request_id} {happened}")
         self.request_id = request_id
         self.decision = decision
         self.by = by

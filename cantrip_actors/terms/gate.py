@@ -357,11 +357,13 @@ class Gate(Immutable):
 
     def _check_schema(self, schema: Draft202012Validator, args: Mapping[str, Any]) -> BoundArguments | Refused:
         problems = find_problems(args, schema)
-        return (
-            Refused(f"{self.name}: {'; '.join(problems)}; expected {self.signature}")
-            if problems
-            else BoundArguments(args)
-        )
+        if not problems:
+            return BoundArguments(args)
+        optional = self.parameters.get("properties", {}).keys() - set(self.parameters.get("required", ()))
+        fewer = {name: value for name, value in args.items() if value is not None or name not in optional}
+        if len(fewer) < len(args) and not find_problems(fewer, schema):  # as for the arguments of a function
+            return BoundArguments(fewer)
+        return Refused(f"{self.name}: {'; '.join(problems)}; expected {self.signature}")
 
     def answer(self, args: Mapping[str, Any]) -> Any:
         """Return the answer from the arguments of a `done` call: `answer`, or the first that the schema names

@@ -6,8 +6,8 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable
-from typing import Annotated, Any, Final, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Final, TypeVar, Union, Unpack, overload
 
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -77,7 +77,8 @@ def gate(
 
     def make(function: Callable[..., Any]) -> Gate:
         inner = _unwrap_partials(function)
-        own_name = check_name(name or str(getattr(inner, "__name__", type(inner).__name__)))
+        own_name = check_name(str(getattr(inner, "__name__", type(inner).__name__)) if name is None else name)
+        _check_function(function, own_name)
         from cantrip_actors.terms.argument_model import make_model  # with pydantic, which takes as long as the rest
         from cantrip_actors.terms.identity import build_parameters_identity
 
@@ -98,6 +99,20 @@ def gate(
         return called_here.defer(expires) if deferred else called_here
 
     return make if function is None else make(function)
+
+
+def _check_function(function: object, name: str) -> None:
+    """Refuse what is decorated in an order that makes no gate."""
+    if isinstance(function, Gate):
+        raise InvalidCantrip(
+            f"gate {function.name}: it is a gate already: change its settings with {function.name}.with_(…), or give "
+            "its function another name with gate(name=…)"
+        )
+    if isinstance(function, classmethod):
+        raise InvalidCantrip(
+            f"gate {name}: it is a method of no class yet: make a gate of it where it is bound, as in "
+            f"gate(Service.{name})"
+        )
 
 
 def _split(
@@ -130,6 +145,7 @@ def _split(
             )
         hint = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_KEYWORD:
+            _check_belongs_to_crystal(name, parameter, hint)
             open_ = True
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
             raise InvalidCantrip(
@@ -138,11 +154,12 @@ def _split(
             )
         elif (part := _find_part_of_call(hint)) is not None:
             site.append((parameter.name, part))
-        elif any(isinstance(mark, _Dependency) for mark in getattr(hint, "__metadata__", ())):
+        elif any(isinstance(part, _Dependency) for part in _list_parts(hint)):
             injected.append(parameter.name)
             if parameter.default is parameter.empty:
                 required_injected.append(parameter.name)
         else:
+            _check_belongs_to_crystal(name, parameter, hint)
             fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
     return tuple(injected), tuple(required_injected), fields, open_, tuple(site)
 
@@ -172,9 +189,41 @@ def get_fence(call: GateCall) -> Fence:
 
 def _find_part_of_call(hint: Any) -> Callable[[GateCall], Any] | None:
     """Return the function that selects the part of a call that a parameter with that annotation receives, or None."""
-    if hint is GateCall:
+    parts = list(_list_parts(hint))
+    if any(part is GateCall for part in parts):
         return get_call
-    return get_fence if hint == Injected[Fence] else None
+    return get_fence if any(part is Fence for part in parts) else None
+
+
+def _list_parts(hint: Any) -> Iterator[Any]:
+    """Yield an annotation, and those that it consists of: of a union, an alias, an `Annotated` with its marks."""
+    yield hint
+    origin = typing.get_origin(hint)
+    alias = hint if hasattr(hint, "__value__") else origin
+    if hasattr(alias, "__value__"):
+        yield from _list_parts(alias.__value__)
+    elif origin is Annotated:
+        yield from hint.__metadata__
+        yield from _list_parts(hint.__origin__)
+    elif origin in (Union, types.UnionType):
+        for choice in typing.get_args(hint):
+            yield from _list_parts(choice)
+
+
+def _check_belongs_to_crystal(name: str, parameter: inspect.Parameter, hint: Any) -> None:
+    """Refuse an annotation with a dependency or a part of the call inside: the crystal would give, and forge, it."""
+    inner, seen = [hint], set()
+    while inner:
+        part = inner.pop()
+        is_own = isinstance(part, _Dependency) or (isinstance(part, type) and issubclass(part, (GateCall, Fence)))
+        if is_own:
+            raise InvalidCantrip(
+                f"gate {name}: parameter {parameter.name}: the crystal would give the {part!r} in {hint!r}: annotate "
+                "the parameter itself with GateCall or Injected[…], alone or with | None"
+            )
+        if id(part) not in seen:
+            seen.add(id(part))
+            inner += [*_list_parts(part), *typing.get_args(part)]
 
 
 def _unwrap_partials(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,10 +7,12 @@ three lines, two of which are about members of the union that the value does not
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any, Final
 
 from cantrip_actors.terms.arguments import render, show
 from cantrip_actors.terms.bounds import is_over
+from cantrip_actors.terms.exact_json import copy_json
 
 Path = tuple[Any, ...]
 
@@ -35,6 +37,18 @@ def describe(errors: Sequence[Any], args: Mapping[str, Any]) -> list[str]:
             continue  # because its content is wrong
         lines.append(_render_line(path, error, args))
     return list(dict.fromkeys(lines))
+
+
+def leave_out_nulls(errors: Sequence[Any], args: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the arguments without the nulls that are not valid; None if anything else is wrong with them."""
+    fewer: dict[str, Any] = copy_json(dict(args))
+    for path in {_locate(error, args)[0] for error in errors}:
+        *above, name = path or (None,)
+        parent = reduce(lambda part, key: part[key], above, fewer)
+        if not isinstance(parent, dict) or parent.get(name, name) is not None:
+            return None
+        del parent[name]
+    return fewer if all(error["input"] is None and error["type"] != "extra_forbidden" for error in errors) else None
 
 
 def shorten(value: object) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -314,6 +315,14 @@ class TestProcess:
         assert "3 truncated" in said.out
         for command in (["cast"], ["demo"], *(["loom", one] for one in ("ls", "tree", "show", "thread", "export"))):
             assert "Examples:\n" in process(*command, "--help").out
+
+    @pytest.mark.rule("L-20")
+    def test_the_package_is_run_as_the_command(self, monkeypatch):
+        ran = []
+        monkeypatch.setattr("cantrip_actors.cli.main.main", lambda: ran.append(sys.argv))
+        with pytest.raises(SystemExit) as end:
+            runpy.run_module("cantrip_actors", run_name="__main__")
+        assert (ran, end.value.code) == ([sys.argv], None)
 
     def test_the_version_is_printed_without_a_command(self, process):
         said = process("--version")

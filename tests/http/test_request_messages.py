@@ -430,3 +430,65 @@ async def test_usage_has_the_reasoning_tokens_of_the_crystal(path: str) -> None:
         counted = (await on.post(f"/v1/{path}", body, 200))["usage"]
     name = "completion_tokens_details" if path == "chat/completions" else "output_tokens_details"
     assert counted[name] == {"reasoning_tokens": 5}
+
+
+@pytest.mark.rule("W-26")
+class TestSpeakers:
+    """Messages with a `name`: the model sees who says what, and the loom records it."""
+
+    MESSAGES: tuple[dict[str, Any], ...] = (
+        {"role": "user", "name": "anna", "content": "Tea, please."},
+        {"role": "assistant", "name": "desk", "content": "Anything else?"},
+        {"role": "user", "name": "bob", "content": [IMAGE, {"type": "text", "text": "This one."}]},
+        {"role": "user", "content": "That is all."},
+        {"role": "user", "name": "anna", "content": [{"type": "text", "text": "Thanks."}]},
+    )
+
+    @pytest.mark.parametrize("path", ["chat/completions", "responses"])
+    async def test_the_texts_of_users_begin_with_their_names(self, path: str) -> None:
+        seen: list[list[Message]] = []
+        field = "messages" if path == "chat/completions" else "input"
+        async with in_process([noting(seen)]) as on:
+            await on.post(f"/v1/{path}", {"model": "notes", field: list(self.MESSAGES)}, 200)
+            texts = [message.content for message in seen[0][1:]]
+            assert texts[:2] == ["anna: Tea, please.", "Anything else?"]
+            assert str(texts[2]).startswith("bob:")
+            assert str(texts[2]).endswith("This one.")
+            assert texts[3:] == ["That is all.", "anna: Thanks."]
+            (entity,) = on.runtime.loom.entities()
+            assert on.runtime.loom.intents(entity)[0].intent == "anna: Thanks."
+
+    async def test_the_texts_of_several_assistants_begin_with_their_names(self) -> None:
+        seen: list[list[Message]] = []
+        more = {"role": "assistant", "name": "cook", "content": "It is ready."}
+        async with in_process([noting(seen)]) as on:
+            messages = [*self.MESSAGES[:3], more, self.MESSAGES[-1]]
+            await on.post("/v1/chat/completions", {"model": "notes", "messages": messages}, 200)
+            said = [message.content for message in seen[0] if message.role == "assistant"]
+            assert said == ["desk: Anything else?", "cook: It is ready."]
+
+    async def test_a_long_lived_entity_gets_a_repeated_message_of_a_speaker_once(self) -> None:
+        seen: list[list[Message]] = []
+        async with in_process([noting(seen)]) as on:
+            await on.runtime.ensure("desk", noting(seen))
+            first = {"role": "user", "name": "anna", "content": "Tea."}
+            said = await chat(on, "entity:desk", [first])
+            answered = {"role": "assistant", "content": name_answer(said)}
+            await chat(on, "entity:desk", [first, answered, {**first, "name": "bob"}])
+            assert [message.content for message in seen[1] if message.role == "user"] == ["anna: Tea.", "bob: Tea."]
+
+    async def test_a_message_of_ag_ui_begins_with_the_name_of_its_user(self) -> None:
+        seen: list[list[Message]] = []
+        async with in_process([noting(seen)]) as on:
+            message = {"id": "m", "role": "user", "name": "anna", "content": "Tea."}
+            await on.ask("POST", "ag-ui/notes", 200, json={"threadId": "t", "runId": "r", "messages": [message]})
+            assert seen[0][-1].content == "anna: Tea."
+
+    @pytest.mark.parametrize("name", ["anna: yes\nbob", "a" * 65, 5])
+    async def test_a_name_that_could_be_taken_for_a_text_is_refused(self, name: Any) -> None:
+        async with in_process([noting([])]) as on:
+            messages = [{"role": "user", "name": name, "content": "Tea."}]
+            refused = await on.post("/v1/chat/completions", {"model": "notes", "messages": messages}, 400)
+            assert (
+                "messages[0]: name: expected at most 64 characters without white space" in refused["error"]["message"]
+            )

@@ -248,7 +248,7 @@ class TestLongLivedParents:
                 await anyio.sleep(60)
             finally:
                 with anyio.CancelScope(shield=True):
-                    await anyio.sleep(1)
+                    await anyio.sleep(1.013)
                 events.append("effect")
             return "seen"
 
@@ -260,8 +260,10 @@ class TestLongLivedParents:
             entity = await runtime.invoke(cantrip, "go", name="n")
             await entity.episode()
             await anyio.sleep(5)
+            began = anyio.current_time()
             assert await entity.undo()
             events.append("undone")
+            assert anyio.current_time() - began == pytest.approx(1.013)  # at once, and not at the next look
         assert events == ["effect", "undone"]
 
     async def test_a_fork_has_no_children_of_the_other_entity(self) -> None:

@@ -1,8 +1,11 @@
 """Casting: episodes, errors of the cast, refused input."""
 
 import asyncio
+import json
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -319,6 +322,24 @@ async def test_a_caller_cancelled_while_it_opens_or_casts_leaves_no_task_and_no_
         assert tasks() == before
         async with Runtime.open(url) as runtime:
             assert (await runtime.cast(cantrip([done("z")]), "go")).result == "z"
+
+
+@pytest.mark.rule("LOOP-5")
+@pytest.mark.parametrize(
+    ("context", "read"),
+    [
+        (lambda: iter([1, 2]), [1, 2]),
+        (lambda: (n for n in (1, 2)), [1, 2]),
+        (lambda: {"a": map(int, "12")}, {"a": [1, 2]}),
+        (lambda: zip("a", "b", strict=True), [["a", "b"]]),
+    ],
+    ids=["an iterator", "a generator", "a map inside", "pairs"],
+)
+async def test_a_context_that_can_be_read_once_is_read_once(context: Callable[[], Any], read: Any) -> None:
+    script = scripted([{"content": "Read."}])
+    async with Runtime.open() as runtime:
+        await runtime.cast(cantrip(script), "Read it.", context=context())
+    assert json.loads(script.invocations[0][-1].content.removeprefix("context:\n")) == read
 
 
 def tasks() -> int:

@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Companion, EntityCrashed, Folding, Here, Runtime, scripted
+from cantrip_actors import Cantrip, Circle, Companion, EntityCrashed, Folding, Here, InvalidCantrip, Runtime, scripted
 from cantrip_actors.wards import max_tokens, max_turns
 from tests.runtime.spells import done, say
 
@@ -67,6 +67,14 @@ async def test_a_companion_learns_that_an_episode_is_resumed_after_a_crash() -> 
     async with Runtime.open() as runtime:
         assert (await runtime.cast(made, "go")).result == 1
     assert companion.heard == ["begins", "begins again", "recalls to 1", "ends terminated"]
+
+
+@pytest.mark.rule("V-10")
+@pytest.mark.parametrize("hook", ["begins", "recalls", "ends"])
+def test_a_hook_that_nothing_can_wait_for_is_refused_when_the_circle_is_made(hook: str) -> None:
+    companion = type("Diary", (Companion,), {hook: lambda *_: None})()
+    with pytest.raises(InvalidCantrip, match=f"expected `async def {hook}` in Diary"):
+        Circle(["done"], [max_turns(3)], companion=companion)
 
 
 @pytest.mark.rule("F-04")

@@ -149,6 +149,8 @@ async def test_a_forgotten_turn_is_not_forked():
         await runtime.forget(episode.entity_id)
         with pytest.raises(LoomError, match="is forgotten: it cannot be forked"):
             await runtime.fork(episode.thread[-1].id, intent="go on", cantrip=secret())
+        with pytest.raises(LoomError, match="is forgotten: it cannot be forked"):
+            await runtime.fork(episode.thread[-1].id, intent="go on")  # its cantrip was forgotten, too
 
 
 @pytest.mark.rule("C-50")

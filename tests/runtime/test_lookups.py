@@ -4,6 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, ProviderError, Runtime, UnknownEntity, scripted
@@ -52,3 +53,33 @@ async def test_a_long_lived_entity_is_idle_after_an_episode_however_it_ended(tmp
             assert statistics(runtime.loom).states == {"idle": 1}
         await entity.stop()
         assert runtime.loom.state(entity.id) == "cancelled"
+
+
+@pytest.mark.rule("W-01")
+async def test_work_is_looked_up_by_few_records_of_a_long_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(context: Any) -> Any:
+        return {"content": "ok", "delay": 60.0 if context[-1].content == "wait" else 0.0}
+
+    cantrip = Cantrip(scripted(answer), circle=Circle(["done"], [max_turns(1)]))
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.invoke(cantrip, "go", name="notes")
+        for number in range(20):
+            await entity.send(f"{number}")
+        work = await entity.post("wait", key="k")
+        await anyio.sleep(1)
+        read, records = [], runtime._tree.store.records
+
+        def count(*args: Any, **options: Any) -> Any:
+            read.append(records(*args, **options))
+            return read[-1]
+
+        monkeypatch.setattr(runtime._tree.store, "records", count)
+        assert work.state == "working"
+        assert work.find_outcome() is None
+        assert entity.work.is_known
+        assert read
+        assert max(map(len, read)) <= 3
+        assert (await work.result()).result == "ok"
+        found = work.find_outcome()
+        assert found is not None
+        assert found.result == "ok"

@@ -6,15 +6,17 @@ import functools
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, PlainSerializer
+from typing_extensions import TypeAliasType
 
 from cantrip_actors.terms import gate as gates
+from cantrip_actors.terms.answer import make_typed_done
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.done_gate import DONE
 from cantrip_actors.terms.errors import InvalidCantrip
@@ -22,6 +24,7 @@ from cantrip_actors.terms.gate import BoundArguments, Gate, Refused, standard
 from cantrip_actors.terms.gate_function import Injected, gate
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.terms.own_gates import CALL_AGENT, CALL_AGENT_BATCH, AgentRequest
+from cantrip_actors.terms.wrapper import Fence, GateCall
 
 
 def bound(one: Gate, **args: Any) -> dict[str, Any]:
@@ -312,6 +315,24 @@ class TestFunctionsAsTheyAre:
         assert "\n" not in str(error.value)
         assert "arbitrary_types_allowed" not in str(error.value)
 
+    def test_a_gate_is_not_made_a_gate_again(self):
+        with pytest.raises(InvalidCantrip, match=r"search: it is a gate already.*search\.with_"):
+            gate(name="find")(search)
+
+    def test_a_class_method_is_made_a_gate_where_it_is_bound(self):
+        class Service:
+            @classmethod
+            def ping(cls, host: str) -> str:
+                return host
+
+        assert bound(gate(Service.ping), host="a") == {"host": "a"}
+        with pytest.raises(InvalidCantrip, match=r"gate\(Service\.ping\)"):
+            gate(Service.__dict__["ping"])
+
+    def test_an_empty_name_is_refused(self):
+        with pytest.raises(InvalidCantrip, match="gate name ''"):
+            gate(name="")(Decorated(search.function))
+
     def test_a_parameter_that_no_call_can_name_is_refused_with_advice(self):
         with pytest.raises(InvalidCantrip, match=r"functools\.wraps"):
 
@@ -395,6 +416,64 @@ class TestCheck:
         else:
             assert result.reason.startswith("search: ")
             assert "expected search(" in result.reason
+
+
+class Page(BaseModel):
+    size: int = 10
+    after: str | None = "start"
+
+
+@gate
+def find(
+    query: str, limit: int = 5, word: int | str = "a", page: Page | None = None, more: tuple[Page, ...] = ()
+) -> str:
+    """Find notes."""
+    return query
+
+
+class TestNulls:
+    """Many models give null for an argument that they leave out."""
+
+    @pytest.mark.rule("V-02")
+    @pytest.mark.parametrize(
+        ("given", "meant"),
+        [
+            ({"limit": None}, {}),
+            ({"limit": None, "word": None, "more": None}, {}),
+            ({"page": {"size": None}}, {"page": {}}),
+            ({"page": {"size": None, "after": None}}, {"page": {"after": None}}),
+            ({"more": [{"size": None}, {"size": 3}]}, {"more": [{}, {"size": 3}]}),
+        ],
+    )
+    def test_a_null_that_is_not_valid_means_the_default(self, given, meant):
+        before = json.dumps(given)
+        assert bound(find, query="a", **given) == bound(find, query="a", **meant)
+        assert json.dumps(given) == before
+
+    @pytest.mark.rule("V-02", "CIRCLE-5")
+    @pytest.mark.parametrize(
+        "given",
+        [{"query": None}, {"query": "a", "x": None}, {"query": "a", "limit": "x", "word": None}, {"limit": None}],
+    )
+    def test_other_faults_are_refused_as_they_came(self, given):
+        assert refused(find, given).startswith("find: ")
+        assert "; expected find(" in refused(find, given)
+
+    @pytest.mark.rule("V-02")
+    def test_the_same_holds_for_a_json_schema_and_for_a_typed_answer(self):
+        schema = {
+            "type": "object",
+            "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+            "required": ["query"],
+            "additionalProperties": False,
+        }
+        tool = Gate.of(lambda **args: args, name="find", parameters=schema)
+        assert bound(tool, query="a", limit=None) == {"query": "a"}
+        assert "limit" in refused(tool, query="a", limit="x")
+        assert "query" in refused(tool, query=None)
+        assert "other" in refused(tool, query="a", other=None)
+        answer = make_typed_done(Page)
+        assert bound(answer, answer={"size": None}) == {"answer": {"size": 10, "after": "start"}}
 
 
 class TestSchemaGiven:
@@ -483,6 +562,56 @@ class TestDependencies:
 
     def test_the_repr_does_not_show_dependencies(self):
         assert "secret" not in repr(read_notes.with_(root=Path("secret")))
+
+
+Ledger = TypeAliasType("Ledger", Injected[str] | None)
+
+
+class TestParametersOfTheProgram:
+    """What the program gives is hidden from the crystal however it is annotated: the crystal could forge it."""
+
+    @pytest.mark.rule("CIRCLE-10")
+    @pytest.mark.parametrize(
+        "hint",
+        [
+            Injected[str] | None,
+            Optional[Injected[str]],  # noqa: UP045  # as older code has it
+            Annotated[Injected[str] | None, "the ledger"],
+            Ledger,
+            Injected[str | None],
+        ],
+    )
+    def test_a_dependency_that_may_be_missing_is_not_a_parameter_of_the_crystal(self, hint):
+        def pay(amount: int, ledger: hint = None) -> str:
+            return f"{amount} in {ledger}"
+
+        paying = gate(pay)
+        assert list(paying.parameters["properties"]) == ["amount"]
+        assert "unexpected argument" in refused(paying, amount=1, ledger="forged")
+        assert paying.with_(ledger="books")(amount=1) == "1 in books"
+
+    @pytest.mark.rule("CIRCLE-10")
+    @pytest.mark.parametrize("hint", [GateCall | None, Annotated[GateCall, "the call"], Fence, Injected[Fence] | None])
+    def test_a_part_of_the_call_is_not_a_parameter_of_the_crystal(self, hint):
+        def pay(amount: int, call: hint = None) -> str:
+            return f"{amount} for {call}"
+
+        paying = gate(pay)
+        assert list(paying.parameters["properties"]) == ["amount"]
+        assert [name for name, _ in paying.site] == ["call"]
+
+    @pytest.mark.rule("CIRCLE-10")
+    @pytest.mark.parametrize("hint", [list[GateCall], dict[str, Injected[str]], tuple[Fence, ...] | None])
+    def test_a_dependency_inside_of_another_type_is_refused(self, hint):
+        def pay(amount: int, calls: hint = None) -> str:
+            return f"{amount} for {calls}"
+
+        def pay_many(**amounts: hint) -> str:
+            return str(amounts)
+
+        for function in (pay, pay_many):
+            with pytest.raises(InvalidCantrip, match=r"the crystal would give.*Injected\[…\], alone or with \| None"):
+                gate(function)
 
 
 class TestDone:

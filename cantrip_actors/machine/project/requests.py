@@ -32,7 +32,7 @@ def find_decision(records: Iterable[Record], request_id: str) -> Requested | Ver
         elif request is not None and isinstance(record, Decided):
             return Verdict(record.decision, record.by, record.at, record.note)
         elif request is not None and isinstance(record, GateFinished):  # the episode was ended from outside
-            return Verdict("expired", "", "", "its entity was stopped or interrupted first")
+            return Verdict("expired", "", "", "the call was ended first")
     return request
 
 

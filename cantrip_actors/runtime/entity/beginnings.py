@@ -24,7 +24,7 @@ from cantrip_actors.records.submissions import SubmissionRow, make_submission_ke
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.entity.cells import make_begin
+from cantrip_actors.runtime.entity.cells import find_forked, make_begin
 from cantrip_actors.runtime.entity.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.loom.loom_writer import Release
@@ -130,7 +130,7 @@ class Beginnings:
         waits: bool = True,
     ) -> Entity:
         """Begin an entity that continues from a turn in `loom`; `waits` as for `begin`. Raises as `Runtime.fork`."""
-        tenant = await self._tree.in_store(lambda: loom.header(loom.owner(turn_id)).tenant)
+        tenant = await self._tree.in_store(lambda: loom.header(find_forked(loom, turn_id)).tenant)
         if cantrip is None:
             cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
         elif crystal is not None:

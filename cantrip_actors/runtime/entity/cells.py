@@ -14,7 +14,7 @@ import orjson
 from cantrip_actors.circle.capability import make_capability
 from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images, is_plain
-from cantrip_actors.loom import EntityFacts
+from cantrip_actors.loom import EntityFacts, Loom
 from cantrip_actors.loom.reading.view import make_checked
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.budget import Ledger
@@ -65,7 +65,6 @@ def make_begin(
     """
     text, of_intent = split_message(intent, "intent is required: expected a text that says what to achieve")
     past, of_past = NO_HISTORY if history == () else read_history(history)
-    _check_size(text, context, past)
     of_context = NO_IMAGES
     if not is_plain(context):
         try:
@@ -76,6 +75,7 @@ def make_begin(
             ) from problem
         if isinstance(context, Pictured):
             context, of_context = context
+    _check_size(text, context, past)
     _check_note(note)
     return Begin(text, context, (*images, *of_intent, *of_context, *of_past), None, sender, history=past, note=note)
 
@@ -96,12 +96,20 @@ def _check_size(text: str, context: Any, history: Sequence[PastMessage]) -> None
     size = len(text) + measure_history(history)
     if context is not None:
         with suppress(TypeError):  # orjson cannot encode it: it is small, or the loom refuses its record
-            size += len(orjson.dumps(context, default=dict, option=orjson.OPT_NON_STR_KEYS))
+            size += len(orjson.dumps(context, option=orjson.OPT_NON_STR_KEYS))
     if size > MAX_INPUT:
         raise InvalidIntent(
             f"the intent, its context and its history have {size:,} bytes: expected at most {MAX_INPUT:,}; put large "
             "data where a gate can read it part by part"
         )
+
+
+def find_forked(loom: Loom, turn_id: str) -> str:
+    """Return the entity of a turn that is to be forked. Raises LoomError for an unknown and for a forgotten turn."""
+    owner = loom.owner(turn_id)
+    if loom.is_forgotten(owner):
+        raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because its context is deleted")
+    return owner
 
 
 class Cells:
@@ -186,8 +194,7 @@ class Cells:
     def _read_lineage(self, turn_id: str) -> Sequence[Record]:
         """Return the records of the path to a turn. Raises LoomError."""
         loom = make_checked(self._core.loom)
-        if loom.is_forgotten(loom.owner(turn_id)):
-            raise LoomError(f"turn {turn_id} is forgotten: it cannot be forked, because its context is deleted")
+        find_forked(loom, turn_id)
         return loom.lineage(turn_id)
 
     async def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:

@@ -439,20 +439,31 @@ class Entity(Generic[Answer_co]):
         if number is not None:
             await self._post_control("interrupt", {"episode": number, "why": "undone", "now": True}, by=by)
         was_undone = await self._wait_until_taken(mail_key)
-        while was_undone and await tree.in_store(self._has_undone_children):
+        while was_undone and (children := await tree.in_store(self._list_undone_children)):
             tree.check_open()
-            await anyio.sleep(TAKEN_INTERVAL)
+            await self._wait_for_end_of(children)
         return was_undone
 
-    def _has_undone_children(self) -> bool:
-        """Return whether background children of an undone intent have not ended."""
+    def _list_undone_children(self) -> list[str]:
+        """Return the background children of undone intents that have not ended."""
         loom = self._tree.loom
         children = [child_id for child_id in loom.below(self._id) if not loom.is_over(child_id)]
         if not children or loom.is_over(self._id):
-            return False
+            return []
         state = fold_entity(loom, self._id)
         wanted = {*state.background, *(child.child_id for child in state.turn.children)}
-        return not wanted.issuperset(children)
+        return [child_id for child_id in children if child_id not in wanted]
+
+    async def _wait_for_end_of(self, children: Iterable[str]) -> None:
+        """Wait until the first of these children that runs here has stopped; for a moment if another process runs
+        them.
+        """
+        cells = (self._tree.living.get(child_id) for child_id in children)
+        cell = next((cell for cell in cells if cell is not None), None)
+        if cell is None:
+            await anyio.sleep(POLL_INTERVAL)
+        else:
+            await cell.ending.wait()
 
     async def compact(self, instructions: str | None = None, *, key: str | None = None, by: str = "") -> bool:
         """Fold older turns out of the context now; a working entity does so before its next query.

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 MOST_WAITING: Final = 10_000
 """The most waiting intents that `Work.note` reads to find its own."""
+FIRST: Final = 2
+"""How many records an entity has when it has begun with an intent."""
 MailState = Literal["waiting", "working", "settled", "refused", "withdrawn"]
 
 
@@ -129,7 +131,8 @@ class Work(Generic[Answer_co]):
         row = self._tree.store.find_mail(self.entity_id, self._intent_key)
         if row is not None:
             return row.lane != CONTROL
-        return has_taken(self._tree.store.records(self.entity_id), self._intent_key)
+        most = sys.maxsize if self._intent_key else FIRST  # the intent that it began with follows the header
+        return has_taken(self._tree.store.records(self.entity_id, limit=most), self._intent_key)
 
     @property
     def note(self) -> Any:
@@ -162,11 +165,21 @@ class Work(Generic[Answer_co]):
         return redact_outcome(outcome, redactor) or self._find_outcome(redacted_loom(loom, redactor))
 
     def _find_outcome(self, loom: Loom) -> Outcome | None:
+        if self._is_under_way(loom):
+            return None
         records = loom.records(self.entity_id)
         outcome = find_episode(records, self._intent_key, loom.subtree_usage)
         if outcome is None and loom.is_over(self.entity_id) and self.state != "withdrawn":
             outcome = find_outcome(records, loom.usage_below(self.entity_id))
         return outcome
+
+    def _is_under_way(self, loom: Loom) -> bool:
+        """Return whether its episode has begun and not ended: the few records since it was taken say so."""
+        row = self._tree.store.find_mail(self.entity_id, self._intent_key)
+        if row is None or row.taken is None:
+            return False
+        records = loom.records(self.entity_id, after=row.taken - 1)
+        return bool(records) and find_settled_at(records) is None
 
     def requests(self) -> list[Request]:
         """Return the requests for which its entity, and those below it, wait for a person, the oldest first.
