@@ -30,6 +30,7 @@ from cantrip_actors.dispatch.overlap import overlaps, startable
 from cantrip_actors.dispatch.record import Record, make_approval, make_unblocking
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.dispatch.status import Capacity
+from cantrip_actors.dispatch.terms import Violation
 from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
 from cantrip_actors.loom.seal.sealed_log import delete_log
 from cantrip_actors.redact.logs import get_logger
@@ -85,18 +86,20 @@ class Dispatcher:
     # Creating and deciding
 
     async def dispatch(
-        self, contract: Contract | Mapping[str, Any], *, author: str | None = None, turn_id: str | None = None
+        self,
+        contract: Contract | Mapping[str, Any] | tuple[Violation, ...],
+        *,
+        author: str | None = None,
+        turn_id: str | None = None,
     ) -> Record:
-        """Record a contract: from now on it is frozen, and queued.
+        """Record a contract: from now on it is frozen, and queued. `contract` may be what `draft` returned, or takes.
 
         Raises InvalidContract with everything that is wrong (nothing is written then), DispatchExists.
         """
-        if not isinstance(contract, Contract):
-            drafted = draft(contract)
-            if not isinstance(drafted, Contract):
-                raise InvalidContract(drafted)
-            contract = drafted
-        return await self.log.create_soon(contract, author=author or self.name, turn_id=turn_id)
+        drafted = contract if isinstance(contract, Contract | tuple) else draft(contract)
+        if not isinstance(drafted, Contract):
+            raise InvalidContract(drafted)
+        return await self.log.create_soon(drafted, author=author or self.name, turn_id=turn_id)
 
     async def approve(self, dispatch_id: str, *, by: str, note: str = "", door: str = "") -> Record:
         """Approve as a human: a waiting dispatch starts, a blocked one continues, a waiting phase ends."""

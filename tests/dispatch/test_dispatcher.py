@@ -33,6 +33,7 @@ from cantrip_actors.dispatch import (
     Recovered,
     StatusChanged,
     TamperedRecord,
+    draft,
 )
 from cantrip_actors.dispatch.companion import DispatchCompanion
 from cantrip_actors.gates import write
@@ -88,9 +89,11 @@ async def test_the_entity_gets_the_contracts_intent_and_the_contract(tmp_path: P
 async def test_an_invalid_contract_is_refused_with_all_violations_and_no_log_is_written(tmp_path: Path) -> None:
     async with Runtime.open() as runtime:
         dispatcher = Dispatcher(runtime, folder(tmp_path))
-        with pytest.raises(InvalidContract) as refused:
-            await dispatcher.dispatch(terms(acceptance=[], tasks=[], repo="~/x"), author="ada")
-        assert len(refused.value.violations) == 3
+        wrong = terms(acceptance=[], tasks=[], repo="~/x")
+        for stated in (wrong, draft(wrong)):
+            with pytest.raises(InvalidContract) as refused:
+                await dispatcher.dispatch(stated, author="ada")
+            assert len(refused.value.violations) == 3
         assert dispatcher.log.ids() == ()
         assert list(runtime.loom.headers()) == []
 
