@@ -1,8 +1,9 @@
 """`cantrip serve`: hypercorn around the application, signals, health, and a shutdown in good order.
 
 The first SIGTERM or SIGINT drains: `/health/ready` fails, new work is refused, the episodes under way get `grace`
-seconds, every event stream ends with `drain`, and only then hypercorn stops (open streams would delay it). The second
-one exits at once, which the loom survives. SIGHUP reads the tokens again.
+seconds, every event stream ends with `drain`, and only then hypercorn stops (open streams would delay it). The runtime
+closes within `CLOSING` seconds. The second signal exits at once, which the loom survives. SIGHUP reads the tokens
+again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,7 @@ from starlette.types import ASGIApp
 from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.http.addresses import CannotServe, add_brackets, is_loopback, parse_address
 from cantrip_actors.http.app import make_app
+from cantrip_actors.http.closing import bound_closing
 from cantrip_actors.http.extension import ServiceExtension, list_scopes
 from cantrip_actors.http.health import STALL, TICK, Pulse, health_server
 from cantrip_actors.http.limits import ServiceLimits
@@ -100,6 +102,7 @@ async def serve(settings: ServiceSettings, on_ready: Callable[[Ready], object]) 
     """
     tokens, token = _tokens(settings)
     async with AsyncExitStack() as stack:
+        closing = stack.enter_context(ExitStack())  # the first to be entered: it bounds how long all others take to end
         listener, url = listen(settings)
         stack.callback(listener.close)
         # a program that has loaded OpenTelemetry, as `opentelemetry-instrument` does, wants traces
@@ -138,6 +141,7 @@ async def serve(settings: ServiceSettings, on_ready: Callable[[Ready], object]) 
             async with anyio.create_task_group() as servers:
                 servers.start_soon(run_hypercorn, app, listener, started)
             tasks.cancel_scope.cancel()
+        closing.enter_context(bound_closing())
 
 
 def _list_own_names(bind: str) -> list[str]:

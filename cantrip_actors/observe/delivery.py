@@ -196,7 +196,7 @@ class UpsertSubscription(AsyncIterator[Output]):
     """
 
     def __init__(self, upserts: Upserts, session_id: str | None, capacity: int, intent: str | None = None) -> None:
-        self.is_muted = intent is not None
+        self.is_muted: bool = intent is not None
         """Whether the episode of its intent is not under way, as far as it knows: there are no outputs then."""
         self._intent = intent
         self._upserts = upserts

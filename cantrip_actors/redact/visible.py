@@ -1,7 +1,8 @@
 """Untrusted values as text for people: no value hides a part of itself, or looks like text that is ours.
 
 A value is shown as JSON in one line. Every character that moves, hides or reverses text is an escape of JSON, so the
-quotes around a text end where the text ends. A longer text has a frame: each of its lines begins with `FRAME`. A text
+quotes around a text end where the text ends. So is a letter that looks like a Latin one, in a word with Latin letters:
+it would be another name that looks the same. A longer text has a frame: each of its lines begins with `FRAME`. A text
 that is cut shows its length and its end, too.
 """
 
@@ -24,6 +25,17 @@ NARROWEST: Final = 16
 
 _BLANK: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\ufe0e\uffa0")
 """Characters that Python calls printable, and that show nothing."""
+
+_WORD: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)|[^\W\d_]+")
+"""An escape of JSON, whose letters belong to no word, or a word."""
+
+_LATIN: Final = re.compile(r"[A-Za-z]")
+
+_LOOKALIKE: Final = re.compile(
+    "[\u0370-\u058f\u13a0-\u13ff\u1c80-\u1c8f\u1d00-\u1dbf\u1f00-\u1fff\u2c80-\u2cff\ua4d0-\ua4ff\ua640-\ua69f"
+    "\uab30-\uabbf\uff21-\uff5a\U0001d400-\U0001d7ff]"
+)
+"""Greek, Cyrillic, Armenian, Cherokee, Coptic, Lisu, phonetic, wide and mathematical letters."""
 
 _NAME: Final = re.compile(r"[A-Za-z_][\w.:-]{0,63}", re.ASCII)
 
@@ -54,7 +66,16 @@ def show_value(value: Any, columns: int) -> str:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=_convert)
+    text = json.dumps(value, ensure_ascii=False, default=_convert)
+    return text if text.isascii() else _WORD.sub(_escape_lookalikes, text)
+
+
+def _escape_lookalikes(match: re.Match[str]) -> str:
+    """Return a word with escapes in place of letters that look like Latin ones, if it has Latin ones, too."""
+    word = match[0]
+    if word.isascii() or _LATIN.search(word) is None:
+        return word
+    return _LOOKALIKE.sub(lambda sign: json.dumps(sign[0])[1:-1], word)
 
 
 def shorten(text: str, columns: int) -> str:

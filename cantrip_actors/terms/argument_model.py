@@ -7,6 +7,7 @@ gate that is made of annotations: one that only reads looms does not.
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from typing import Annotated, Any, Final, get_origin
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, SchemaError, to_json
 
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import BoundArguments, Gate, Refused, provide_binder
@@ -70,7 +71,7 @@ def make_model(
     return model, schema
 
 
-_NO_SCHEMA: Final = (PydanticUserError, NameError, TypeError)
+_NO_SCHEMA: Final = (PydanticUserError, SchemaError, NameError, TypeError)
 
 
 def _make_schema(name: str, config: ConfigDict, fields: Mapping[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
@@ -90,6 +91,8 @@ def _find_fault(config: ConfigDict, fields: Mapping[str, Any], error: Exception)
 
 def _explain(error: Exception) -> str:
     """Return pydantic's reason without the address of a page, and without its advice about the settings of models."""
+    if isinstance(error, SchemaError):  # the lines before name the validators around the one that is wrong
+        return " ".join(re.split("(?:Schema|Value)Error: ", str(error))[-1].split())
     return str(error).partition("\n")[0].partition(". Set `")[0].rstrip(".")
 
 

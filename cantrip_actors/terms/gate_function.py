@@ -131,7 +131,7 @@ def _split(
             "outside of `if TYPE_CHECKING`"
         ) from error
     except (TypeError, ValueError) as error:
-        raise InvalidCantrip(f"gate {name}: expected an annotated function, got {function!r}") from error
+        raise InvalidCantrip(f"gate {name}: expected an annotated function, got {function!r}: {error}") from error
     injected, required_injected, fields, open_ = [], [], {}, False
     site: list[tuple[str, Callable[[GateCall], Any]]] = []
     fixed = function.keywords if isinstance(function, functools.partial) else ()

@@ -18,7 +18,7 @@ from cantrip_actors.cli.app import COMMANDS, app, commands_of
 from cantrip_actors.recipes import load_recipe
 from tests.exhaustive import part
 from tests.forked import COMMAND as PROGRAM
-from tests.forked import Forked
+from tests.forked import ROOT, Forked
 
 COMMAND = [sys.executable, "-m", "cantrip_actors.cli.main"]
 
@@ -321,7 +321,7 @@ class TestProcess:
         ran = []
         monkeypatch.setattr("cantrip_actors.cli.main.main", lambda: ran.append(sys.argv))
         with pytest.raises(SystemExit) as end:
-            runpy.run_module("cantrip_actors", run_name="__main__")
+            runpy.run_path(str(ROOT / "cantrip_actors" / "__main__.py"), run_name="__main__")
         assert (ran, end.value.code) == ([sys.argv], None)
 
     def test_the_version_is_printed_without_a_command(self, process):

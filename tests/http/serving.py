@@ -39,6 +39,14 @@ async def nap(seconds: float) -> str:
     return "slept"
 
 
+@gate
+async def shield(seconds: float) -> str:
+    """Sleep, and refuse to be cancelled."""
+    with anyio.CancelScope(shield=True):
+        await anyio.sleep(seconds)
+    return "slept"
+
+
 @gate(deferred=True)
 async def build(target: str) -> Any:
     """Build."""
@@ -60,8 +68,8 @@ def answer(context: Any) -> dict[str, Any]:
             return call("nap", seconds=float(intent.split()[2]))
         return {"content": f"it said: {last}"}
     word, _, rest = last.partition(" ")
-    if word == "nap":
-        return call("nap", seconds=float(rest))
+    if word in ("nap", "shield"):
+        return call(word, seconds=float(rest))
     if word == "turns":
         return call("nap", seconds=float(rest.split()[1]))
     if word == "build":
@@ -76,7 +84,7 @@ def call(name: str, **args: Any) -> dict[str, Any]:
 
 
 def echo(name: str = "echo", crystal: Any = None) -> Cantrip:
-    circle = Circle(["done", nap, ask_first(pay), build], [max_turns(50)])
+    circle = Circle(["done", nap, shield, ask_first(pay), build], [max_turns(50)])
     return Cantrip(crystal or scripted(answer), circle=circle, name=name)
 
 

@@ -67,7 +67,7 @@ async def test_an_input_has_its_images_calls_and_results() -> None:
         assert call["tool_calls"][0]["gate"] == "nap"
         assert call["tool_calls"][0]["args"] == {"seconds": 0}
         assert (result["role"], result["gate"], result["content"]) == ("tool", "nap", "slept")
-        assert [tool["name"] for tool in given["tools"]] == ["done", "nap", "build", "pay"]
+        assert [tool["name"] for tool in given["tools"]] == ["done", "nap", "shield", "build", "pay"]
         assert given["is_exact"] is True
 
 

@@ -1,5 +1,6 @@
 """`cantrip serve` as a process: killed, drained, blocked; its tokens and its health."""
 
+import os
 import signal
 import stat
 import subprocess
@@ -16,12 +17,14 @@ import httpx
 import openai
 import pytest
 from anyio import to_thread
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
 from cantrip_actors.cli.app import COMMANDS, app
 from cantrip_actors.http import CannotServe, InvalidTokens, ServiceSettings, Tokens, add_token
 from cantrip_actors.http.addresses import parse_origin
+from cantrip_actors.http.closing import bound_closing
 from cantrip_actors.http.health import Pulse, health_server
 from cantrip_actors.http.server import _tokens
 from cantrip_actors.wards import max_turns
@@ -52,6 +55,15 @@ def read_events(client: httpx.Client, path: str, last: str, count: int = 1000) -
                 if len(found) == count:
                     break
     return found
+
+
+def is_served(on: Process) -> bool:
+    """Return whether the service accepts connections."""
+    try:
+        httpx.get(f"{on.health}/health/live")
+    except httpx.TransportError:
+        return False
+    return True
 
 
 def wait_until(holds: Callable[[], Any]) -> None:
@@ -229,6 +241,31 @@ def test_a_second_signal_exits_at_once(tmp_path: Path, backend: str) -> None:
         wait_until(lambda: httpx.get(f"{on.health}/health/ready").status_code == 503)
         code, _ = on.end(signal.SIGTERM)
         assert code == 128 + signal.SIGTERM
+
+
+@BACKENDS
+@pytest.mark.rule("Z-12", "HTTP-16")
+def test_a_second_signal_ends_a_service_that_closes_while_a_gate_refuses_to_end(tmp_path: Path, backend: str) -> None:
+    with process(tmp_path, backend, "--grace", "0") as on, client_of(on) as client:
+        client.post("/casts", json={"cantrip": "echo", "intent": "shield 60"}, headers={"idempotency-key": "k"})
+        wait_until(lambda: client.get("/entities?state=active").json()["items"])
+        on.child.send_signal(signal.SIGINT)
+        wait_until(lambda: not is_served(on))
+        code, _ = on.end(signal.SIGINT)
+        assert code == 128 + signal.SIGINT
+
+
+@pytest.mark.rule("Z-12")
+def test_a_service_whose_closing_takes_too_long_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", lambda code: (codes.append(code), ended.set()))
+    before = signal.getsignal(signal.SIGTERM)
+    with capture_logs() as logs, bound_closing(0.01):
+        assert ended.wait(10)
+    assert codes == [1]
+    assert "does not" in logs[0]["event"]
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.rule("HTTP-17")

@@ -58,6 +58,25 @@ def test_a_file_that_is_not_a_loom_is_refused_and_not_changed(tmp_path: Path, wh
     assert sorted(one.name for one in tmp_path.iterdir()) == there
 
 
+@pytest.mark.rule("X-14", "Z-13")
+@pytest.mark.parametrize("scheme", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("content", [*FOREIGN.values(), bytes(4096)], ids=[*FOREIGN, "zeros of a power cut"])
+def test_a_file_that_is_not_a_loom_is_not_read_as_an_empty_one(tmp_path: Path, scheme: str, content: bytes) -> None:
+    (tmp_path / "notes.txt").write_bytes(content)
+    with pytest.raises(LoomError, match=r"not a loom|not a database|corrupt"):
+        open_store(f"{scheme}:{tmp_path / 'notes.txt'}", read_only=True)
+
+
+@pytest.mark.rule("X-14")
+@pytest.mark.parametrize("scheme", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_name_that_no_file_can_have_is_refused_with_a_plain_message(
+    tmp_path: Path, scheme: str, read_only: bool
+) -> None:
+    with pytest.raises(LoomError, match=r"cannot open .*: File name too long"):
+        open_store(f"{scheme}:{tmp_path / ('x' * 300)}", read_only=read_only)
+
+
 @pytest.mark.rule("X-14")
 @pytest.mark.parametrize(
     "torn", [b"{", b'{"loom"', b'{"loom":1}', b'{"kind":"header","entity":"a', b'{"loom":1}\n{"kind":"hea']

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import Request
-from cantrip_actors.redact.visible import CONTINUED, FRAME, count_columns, escape, frame, shorten, show_call
+from cantrip_actors.redact.visible import CONTINUED, FRAME, count_columns, escape, frame, shorten, show_call, show_value
 
 pytestmark = pytest.mark.rule("Z-01")
 
@@ -72,7 +73,26 @@ def test_a_request_that_is_shown_whole_has_each_argument_as_it_is(args: dict[str
             rows.append(content)
     assert len(rows) == len(args)
     for row, value in zip(rows, args.values(), strict=True):
-        assert row.endswith(escape(json.dumps(value, ensure_ascii=False)))
+        assert row.endswith(escape(show_value(value, sys.maxsize)))
+        assert json.loads(show_value(value, sys.maxsize)) == json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("\u0430nna", r'"\u0430nna"'),
+        ("pay to \uff50aypal", r'"pay to \uff50aypal"'),
+        ("\n\u0430nna", r'"\n\u0430nna"'),
+        ({"t\u043e": "x"}, r'{"t\u043e": "x"}'),
+        ("\n\u043c\u0438\u0440 world", '"\\n\u043c\u0438\u0440 world"'),
+        ("T\u30b7\u30e3\u30c4 na\u00efve stra\u00dfe", '"T\u30b7\u30e3\u30c4 na\u00efve stra\u00dfe"'),
+    ],
+    ids=["cyrillic", "wide", "after an escape", "in a name", "a word of its own script", "scripts that are mixed"],
+)
+@pytest.mark.rule("Z-01")
+def test_a_letter_that_looks_like_a_latin_one_is_an_escape_in_a_word_with_latin_letters(value: Any, shown: str) -> None:
+    assert show_value(value, 80) == shown
+    assert shown in "\n".join(ask({"to": value}).render())
 
 
 def test_a_call_that_is_too_long_shows_both_ends_of_its_values_and_their_lengths() -> None:

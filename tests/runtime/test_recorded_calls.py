@@ -13,6 +13,7 @@ from cantrip_actors import (
     Circle,
     EntityInterrupted,
     InvalidDecision,
+    InvalidIntent,
     Response,
     Runtime,
     ToolCall,
@@ -88,6 +89,13 @@ async def test_arguments_of_a_decision_have_the_bounds_of_a_call() -> None:
         assert len(str(unknown.value)) < 300
         await runtime.decide(requests[0].id, "allow", by="anna")
         assert (await entity.episode()).result == "paid"
+
+
+async def test_a_message_to_steer_has_the_bound_of_an_intent() -> None:
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.ensure("bob", Cantrip(scripted([]), circle=Circle(["done"], [max_turns(1)])))
+        with pytest.raises(InvalidIntent, match="steer: the text has 17,000,000 bytes: expected at most 16,777,216"):
+            await entity.steer("x" * 17_000_000)
 
 
 @pytest.mark.real_time

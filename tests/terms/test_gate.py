@@ -333,6 +333,24 @@ class TestFunctionsAsTheyAre:
         with pytest.raises(InvalidCantrip, match="gate name ''"):
             gate(name="")(Decorated(search.function))
 
+    @pytest.mark.rule("CALL-3")
+    @pytest.mark.parametrize(
+        ("hint", "why"),
+        [
+            (Annotated[str, Field(pattern="(")], r"word: regex parse error: \( \^ error: unclosed group"),
+            (Annotated[str, Field(pattern="(?=a)b")], "word: .*look-ahead and look-behind, is not supported"),
+            (Annotated[int, Field(gt="a")], "word: 'gt' must be coercible to an integer"),
+        ],
+    )
+    def test_a_constraint_that_cannot_be_checked_is_refused_with_the_reason(self, hint, why):
+        def find(limit: int, word: hint) -> str:
+            return word
+
+        with pytest.raises(InvalidCantrip, match=f"gate find: no JSON Schema can be made of its annotations: {why}"):
+            gate(find)
+        with pytest.raises(InvalidCantrip, match="answer: expected a type that pydantic can validate"):
+            make_typed_done(hint)
+
     def test_a_parameter_that_no_call_can_name_is_refused_with_advice(self):
         with pytest.raises(InvalidCantrip, match=r"functools\.wraps"):
 

@@ -168,6 +168,8 @@ class JsonlStore(MemoryStore):
                     self._add_line(*each)
                 batch.clear()
                 whole = end, number, ends.end, ends.blobs
+        if not end:
+            self._check_beginning()
         self.seal = open_seal(seal_key, self._mark, self.where, is_new=not end and not self.read_only)
         self._note_ends()
         self._file.end, number, last, blobs = whole
@@ -296,6 +298,12 @@ class JsonlStore(MemoryStore):
         self._damaged.append(number)
         self._lines.append(line)  # `verify` reports it, and nothing copies the loom
 
+    def _check_beginning(self) -> None:
+        """Raise LoomError for a file without a whole line, unless a killed process may have begun it."""
+        data = self._file.read(0, 16)
+        if data and not any(data.startswith(known) or known.startswith(data) for known in _BEGINNINGS):
+            raise LoomError(f"{self.path} is not a loom, and was not changed: give the path of another file")
+
     def _mend_end(self, number: int) -> None:
         """Complete the last line, or cut off what a killed process left from that line on, and report it."""
         file, end = self._file, self._file.end
@@ -304,9 +312,6 @@ class JsonlStore(MemoryStore):
             file.end = size
             file.append(b"\n")
         elif end < size:
-            data = b"" if end else file.read(0, 16)
-            if data and not any(data.startswith(known) or known.startswith(data) for known in _BEGINNINGS):
-                raise LoomError(f"{self.path} is not a loom, and was not changed: give the path of another file")
             self._disk.truncate(file.fd, end)
             self.recovered = size - end
             hint = "a process was killed while it wrote this, which was never acknowledged"

@@ -151,8 +151,7 @@ class SqliteStore(TableStore):
         self._readers = Readers(self._connect, lambda: PATIENCE)
         self._closed = False
         self._is_damaged = False
-        if self.path.exists() and not self.path.is_file():
-            raise LoomError(f"{self.path} is not a regular file: a loom needs one")
+        self._check_path()
         self._own_claim = claim_file(self.path)
         if not read_only:
             self._writer = self._create()
@@ -161,6 +160,14 @@ class SqliteStore(TableStore):
             _log.warning("loom.acknowledged_missing", path=self.where, missing=lost)
         if not read_only and self._get_sidecar_path("").stat().st_size <= CHECKED:
             self._check_pages()
+
+    def _check_path(self) -> None:
+        """Raise LoomError if there is something else than a file, or if there can be no file of this name."""
+        try:
+            if self.path.exists() and not self.path.is_file():
+                raise LoomError(f"{self.path} is not a regular file: a loom needs one")
+        except OSError as error:
+            raise LoomError(f"cannot open {self.path}: {error.strerror}{_ADVICE[sqlite3.SQLITE_CANTOPEN]}") from error
 
     def _check_pages(self) -> None:
         """Raise DamagedLoom, and close the file, if a page of it is damaged."""

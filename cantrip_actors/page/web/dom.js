@@ -63,15 +63,23 @@ const ODD = new RegExp(
     String.raw`\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]|\r(?!\n)`,
   "gu",
 );
+// In values: letters that look like Latin ones, in a word with Latin letters; the letter of an escape such as \n is none.
+// The look at a word is bounded, so this is linear.
+const ALIKE = String.raw`[\u0370-\u058f\u13a0-\u13ff\u1c80-\u1c8f\u1d00-\u1dbf\u1f00-\u1fff\u2c80-\u2cff\ua4d0-\ua4ff` +
+  String.raw`\ua640-\ua69f\uab30-\uabbf\uff21-\uff5a\u{1d400}-\u{1d7ff}]`;
+const ODD_IN_VALUES = new RegExp(
+  String.raw`${ODD.source}|(?<=(?<!\\)[A-Za-z]\p{L}{0,8})${ALIKE}|${ALIKE}(?=\p{L}{0,8}[A-Za-z])`,
+  "gu",
+);
 export const plain = (text) =>
   String(text ?? "")
     .slice(0, 500)
     .replace(ODD, "\ufffd")
     .replace(/\s+/g, " ")
     .trim();
-export const write = (into, text) => {
+export const write = (into, text, odd = ODD) => {
   let done = 0;
-  for (const match of text.matchAll(ODD)) {
+  for (const match of text.matchAll(odd)) {
     const code = `U+${match[0].codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
     into.append(text.slice(done, match.index), h("span", { class: "odd", title: code }, code));
     done = match.index + match[0].length;
@@ -236,13 +244,13 @@ export const values = (args, most = MANY) => {
       null,
       h("dt", { dir: "auto" }, plain(name)),
       text.length <= SHORT
-        ? write(h("dd", { dir: "auto" }), text)
+        ? write(h("dd", { dir: "auto" }), text, ODD_IN_VALUES)
         : h(
             "dd",
             null,
             cut(
               typeof value === "object" ? asText(value) : text,
-              (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part),
+              (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part, ODD_IN_VALUES),
               SHORT,
             ),
           ),

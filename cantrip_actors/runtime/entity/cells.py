@@ -97,10 +97,15 @@ def _check_size(text: str, context: Any, history: Sequence[PastMessage]) -> None
     if context is not None:
         with suppress(TypeError):  # orjson cannot encode it: it is small, or the loom refuses its record
             size += len(orjson.dumps(context, option=orjson.OPT_NON_STR_KEYS))
+    check_input_size("the intent, its context and its history have", size)
+
+
+def check_input_size(what: str, size: int) -> None:
+    """Raise InvalidIntent for a message of more than MAX_INPUT bytes: handling it would block the event loop."""
     if size > MAX_INPUT:
         raise InvalidIntent(
-            f"the intent, its context and its history have {size:,} bytes: expected at most {MAX_INPUT:,}; put large "
-            "data where a gate can read it part by part"
+            f"{what} {size:,} bytes: expected at most {MAX_INPUT:,}; put large data where a gate can read it part by "
+            "part"
         )
 
 

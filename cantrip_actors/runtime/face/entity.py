@@ -23,7 +23,7 @@ from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.entity.cells import make_begin
+from cantrip_actors.runtime.entity.cells import check_input_size, make_begin
 from cantrip_actors.runtime.entity.launcher import unload_when_idle
 from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.log_feed import EventFeed, LogFeed, follow_turns
@@ -513,6 +513,7 @@ class Entity(Generic[Answer_co]):
         tree, cell = self._tree, self._find_cell()
         tree.check_open()
         _check_sent(key, by)
+        check_input_size(f"{kind}: the text has", sum(len(text) for text in body.values() if isinstance(text, str)))
         if cell is not None:
             await cell.wait_until_begun()
         root = await tree.look_up_root(self._id)

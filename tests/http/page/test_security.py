@@ -52,6 +52,7 @@ HOSTILE = [
     "%3Cscript%3Ealert(1)%3C/script%3E",
     "javascript:alert(1)",
     "x" * 5000 + "<script>alert(1)</script>",
+    "pay \u0430nna",
 ]
 
 
@@ -87,6 +88,7 @@ def test_hostile_content_is_shown_as_text(chrome: Any) -> None:
             assert all(one.splitlines()[0].strip("`*") in text for one in HOSTILE[:17] if one[0] in "<$]")
             assert "U+202E" in text
             assert "U+001B" in text
+            assert "U+0430nna" in text  # in a value: a Cyrillic letter in a word with Latin ones
             foreign = page.locator(
                 "#main :is(script, iframe, object, embed, base, link, style, form, math, video, img)"
             )
