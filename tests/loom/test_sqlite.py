@@ -181,6 +181,38 @@ def test_a_database_that_is_not_a_loom_is_refused(path, read_only):
     assert path.read_bytes() == before
 
 
+class Overtaken:
+    """A connection that is slow: after its first statement about the file, another process has made a loom of it."""
+
+    def __init__(self, connection, make_loom):
+        self._connection, self._make_loom = connection, make_loom
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+    def execute(self, statement, *values):
+        rows = self._connection.execute(statement, *values)
+        if "application_id" not in statement or self._make_loom is None:
+            return rows
+        kept, make_loom, self._make_loom = rows.fetchall(), self._make_loom, None
+        make_loom()
+        return self._connection.execute(f"values {kept[0]}")
+
+
+@pytest.mark.rule("Y-03")
+def test_a_new_file_that_another_process_makes_a_loom_meanwhile_is_opened(path, monkeypatch):
+    connect = SqliteStore._connect
+
+    def make_loom():
+        monkeypatch.setattr(SqliteStore, "_connect", connect)
+        with SqliteStore(path) as other:
+            other.append(run("e", "t1"))
+
+    monkeypatch.setattr(SqliteStore, "_connect", lambda *args, **more: Overtaken(connect(*args, **more), make_loom))
+    with SqliteStore(path) as store:
+        assert store.header("e") == header("e")
+
+
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_folder_is_refused_as_a_loom(tmp_path, read_only):
     with pytest.raises(LoomError, match="is not a regular file: a loom needs one"):

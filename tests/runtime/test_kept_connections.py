@@ -63,6 +63,7 @@ async def test_a_long_query_keeps_its_connections_to_the_end():
     crystal = Connecting(seconds=5 * QUIET)
     async with Runtime.open() as runtime:
         await runtime.cast(make_cantrip(crystal), "go")
+        await anyio.sleep(QUIET / 2)
         assert crystal.notes == ["open", "query"]
 
 

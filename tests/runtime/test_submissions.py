@@ -86,7 +86,7 @@ async def test_a_key_is_refused_with_other_content_and_says_what_differs_before_
         episode = await (await runtime.get_submission("k")).result()
         await submit_others(runtime)
         await runtime.forget(episode.entity_id)
-        with pytest.raises(KeyUsed, match="which is forgotten"):
+        with pytest.raises(KeyUsed, match="an entity that is forgotten"):
             await runtime.submit("desk", "one", key="k")
 
 

@@ -106,6 +106,11 @@ _LINEAGE = "create table lineage (id text not null, edits integer not null)"
 """One row: the id of the history that this file continues, and how many transactions changed only timers or
 submissions."""
 
+_KIND_OF_FILE = (
+    "select application_id, user_version, (select count(*) from sqlite_master) "
+    "from pragma_application_id, pragma_user_version"
+)
+
 _AT_ONCE = nullcontext()
 _SYNCHRONOUS = {"process": "normal", "power": "full", "none": "off"}
 
@@ -342,9 +347,8 @@ class SqliteStore(TableStore):
 
     def _check(self, connection: sqlite3.Connection) -> int:
         """Return the version of the tables, 0 for an empty file. Raises LoomError if they cannot be used."""
-        (application,) = connection.execute("pragma application_id").fetchone()
-        (version,) = connection.execute("pragma user_version").fetchone()
-        (tables,) = connection.execute("select count(*) from sqlite_master").fetchone()
+        # one statement: another process may be making the tables
+        application, version, tables = connection.execute(_KIND_OF_FILE).fetchone()
         if not tables and any(not end.copied for end in self._wal.noted.read("")):
             raise DamagedLoom(f"{self.path}: all acknowledged records are missing. {_LOST} {REPAIR}")
         if application != APPLICATION and (tables or self.read_only):

@@ -63,7 +63,7 @@ const ODD = new RegExp(
     String.raw`\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]|\r(?!\n)`,
   "gu",
 );
-// In values: letters that look like Latin ones, in a word with Latin letters; the letter of an escape such as \n is none.
+// In values: letters that look like Latin ones, in a word with Latin letters; that of an escape such as \n is none.
 // The look at a word is bounded, so this is linear.
 const ALIKE = String.raw`[\u0370-\u058f\u13a0-\u13ff\u1c80-\u1c8f\u1d00-\u1dbf\u1f00-\u1fff\u2c80-\u2cff\ua4d0-\ua4ff` +
   String.raw`\ua640-\ua69f\uab30-\uabbf\uff21-\uff5a\u{1d400}-\u{1d7ff}]`;

@@ -269,9 +269,9 @@ class CrystalActor(Actor):
         try:
             async with connections:
                 task_status.started()
-                begun = 0
-                while begun != self._begun or begun != self._ended:
-                    begun = self._begun
+                counts: tuple[int, int] | None = None
+                while counts != (self._begun, self._ended) or self._begun != self._ended:
+                    counts = self._begun, self._ended
                     await anyio.sleep(QUIET)
         finally:
             self._is_connected = False
