@@ -760,10 +760,11 @@ async def test_a_child_that_is_found_may_be_stopped():
 @pytest.mark.rule("CIRCLE-4")
 @pytest.mark.real_time
 def test_a_blocking_runtime_finds_entities_and_passes_the_context_on():
-    REQUEST.set("the thread's")
+    before = REQUEST.set("the thread's")
     with Runtime.blocking() as runtime:
         assert seen_in(runtime.cast(ASKING, "go")) == {"the thread's"}
         notes = runtime.invoke(ASKING, "go", name="notes")
         notes.episode()
         assert runtime.entity("notes", cantrip=ASKING).id == runtime.get_entity(notes.id).id == notes.id
         assert runtime.entity("nobody") is None
+    REQUEST.reset(before)  # later tests begin in this thread
