@@ -498,9 +498,7 @@ class EditorSession:
 
     async def make_diff(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Return the difference between a file and the text that a call of `write` gives it."""
-        old_text = await self._editor.read_old_text(args["path"])
-        # an equal text was written already: the old one is lost
-        return make_diff(args, None if old_text == args["content"] else old_text, self.locate)
+        return make_diff(args, await self._editor.read_old_text(args["path"], args["content"]), self.locate)
 
     async def _is_open(self, request: Request) -> bool:
         requests = await self.runtime.read(lambda: self.runtime.requests(entity=request.entity))
