@@ -23,6 +23,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from re import _constants as sre  # type: ignore[attr-defined]  # the only parser of its syntax
@@ -341,7 +342,11 @@ def _grows(pattern: re.Pattern[Any], start: str, pump: str, end: str, *, is_anch
         )
 
     # exponential, then cubic, then quadratic time: each would take too long for the sizes of the next
-    return grows(11, 17, 15) or grows(120, 400, 5) or (grows(120, 1000, 1.7) and grows(1000, 4000, 2.2))
+    return (
+        grows(11, 17, 15)
+        or (grows(120, 400, 5) and grows(400, 1000, 2))  # a part of bounded length costs from one size on, and no more
+        or (grows(120, 1000, 1.7) and grows(1000, 4000, 2.2))
+    )
 
 
 def _measure(pattern: re.Pattern[Any], text: str, *, is_anchored: bool) -> float:
@@ -402,8 +407,11 @@ def _sample_part(operation: Any, argument: Any, characters: list[str]) -> list[s
     if operation is sre.LITERAL:
         return [chr(argument)]
     if operation in (sre.IN, sre.ANY, sre.NOT_LITERAL):
-        own = [character for character in characters if _fits(operation, argument, character)]
-        return own[:4] or [next(iter(_list_characters([(operation, argument)])), "a")]
+        fitting = partial(_fits, operation, argument)
+        own = list(filter(fitting, characters)) or list(
+            filter(fitting, sorted(_list_characters([(operation, argument)])))
+        )
+        return own[:4] or ["a"]
     if operation in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
         least, _, body = argument
         return [text * max(least, 1) for text in _sample(body, characters)]

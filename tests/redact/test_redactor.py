@@ -225,6 +225,7 @@ class TestPatterns:
             "api_key=" * 40_000,
             "eyJhbGciOi." * 30_000,
             "password=" * 30_000,
+            "pwd_access_key0=-" * 40_000,
             'token: "' + "a1" * 150_000,
             "api_key: a1" * 30_000,
             "secret 1 " * 30_000,
