@@ -31,8 +31,6 @@ OUTPUT: Final = 200_000
 """The maximum bytes of a terminal's output."""
 LONGEST_DIFF: Final = 1_000_000
 """Bytes of a file up to which its present text is in the diff of a write."""
-REMEMBERED: Final = 20
-"""Files whose old texts are remembered until their calls are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,6 @@ class Editor:
         self.roots = (cwd, *further)
         self.servers = tuple(servers)
         """The servers of tools that come with the session."""
-        self._old_texts: dict[str, str | None] = {}
-        """The texts of the files that calls may be about to write, by path: the newest `REMEMBERED`."""
 
     def lend(self, cantrip: Cantrip, *, terminal: bool) -> Cantrip:
         """Return the cantrip with this editor's file gates and servers, and with its `terminal` if configured."""
@@ -120,18 +116,9 @@ class Editor:
         """Return the absolute path of a path that a file gate was called with."""
         return os.path.normpath(self.roots[0] / path)
 
-    async def read_old_text(self, path: str, new_text: str) -> str | None:
-        """Return the text of a file that a call writes; None if it is new, long or not a text.
-
-        If the call has written it already, that is the text which was read for the question whether it may.
-        """
-        text = await to_thread.run_sync(partial(_read_text, self._root(path), path))
-        if text == new_text:
-            return self._old_texts.pop(path, None)
-        self._old_texts[path] = text
-        if len(self._old_texts) > REMEMBERED:
-            self._old_texts.pop(next(iter(self._old_texts)))
-        return text
+    async def read_old_text(self, path: str) -> str | None:
+        """Return the present text of a file that is to be written; None if it is new, long or not a text."""
+        return await to_thread.run_sync(partial(_read_text, self._root(path), path))
 
     async def _run(self, function: Callable[..., Any], dependencies: Mapping[str, Any], **args: Any) -> Any:
         root = self._root(str(args.get("path") or ""))

@@ -137,6 +137,8 @@ class EditorSession:
         self.server_prompts = ServerPrompts(runtime, self.cantrip().circle.servers)
         self._asked: set[str] = set()
         """The requests that were sent to the editor's user."""
+        self._diffs: dict[str, dict[str, Any]] = {}
+        """The differences in the questions about calls of this prompt, until the calls are shown."""
 
     # Which entity
 
@@ -227,6 +229,7 @@ class EditorSession:
             tasks.start_soon(pump.run)
             episode = await work()
             subscription.close()
+        self._diffs.clear()
         if episode is not None:
             await pump.finish(episode)
             await self._tell_usage()
@@ -462,8 +465,9 @@ class EditorSession:
         return None
 
     async def _put_approval(self, request: Request) -> None:
+        call_id = f"{request.turn}:{request.call}" if request.call else request.id
         call: dict[str, Any] = {
-            "toolCallId": f"{request.turn}:{request.call}" if request.call else request.id,
+            "toolCallId": call_id,
             "title": call_title(request.gate, request.args),
             "kind": kind_of(request.gate),
             "status": "pending",
@@ -471,7 +475,8 @@ class EditorSession:
             "content": [make_block(fence(request.render(columns=PANEL.columns, rows=PANEL.rows)))],
         }
         if is_file_write(request.gate, request.args):
-            call["content"].append(await self.make_diff(request.args))
+            self._diffs[call_id] = await self._make_diff(request.args)
+            call["content"].append(self._diffs[call_id])
         options = [
             {"optionId": "allow", "name": "Allow", "kind": "allow_once"},
             {"optionId": "always", "name": "Always allow", "kind": "allow_always"},
@@ -496,9 +501,14 @@ class EditorSession:
         """Return the absolute path of a path that a file gate was called with."""
         return self._editor.locate(path)
 
-    async def make_diff(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the difference between a file and the text that a call of `write` gives it."""
-        return make_diff(args, await self._editor.read_old_text(args["path"], args["content"]), self.locate)
+    async def get_diff(self, call_id: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the difference that a call of `write` makes: that of the question about it, which came before it."""
+        return self._diffs.pop(call_id, None) or await self._make_diff(args)
+
+    async def _make_diff(self, args: Mapping[str, Any]) -> dict[str, Any]:
+        old_text = await self._editor.read_old_text(args["path"])
+        # an equal text was written already: the old one is lost
+        return make_diff(args, None if old_text == args["content"] else old_text, self.locate)
 
     async def _is_open(self, request: Request) -> bool:
         requests = await self.runtime.read(lambda: self.runtime.requests(entity=request.entity))
@@ -582,7 +592,7 @@ class _Pump:
         if isinstance(output, ToolCallUpsert) and output.tool_name not in ("done", *(("person",) if talks else ())):
             update = tool_update(output, self._session.locate, is_new=output.item_id not in self._calls)
             if is_file_write(output.tool_name, output.tool_arguments) and "content" in update:
-                update["content"] = [await self._session.make_diff(output.tool_arguments)]
+                update["content"] = [await self._session.get_diff(update["toolCallId"], output.tool_arguments)]
             await self._session.tell(update)
             self._calls[output.item_id] = output
             if output.terminal:

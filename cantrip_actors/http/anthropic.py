@@ -260,7 +260,7 @@ class AnthropicEncoder:
         self._segments = Segments(is_typed=form is not None)
         self._blocks = 0
 
-    def begin(self, *, is_queued: bool = False) -> Iterator[bytes]:  # noqa: ARG002  # this dialect has no word for it
+    def begin(self) -> Iterator[bytes]:
         """Yield the event that precedes all content."""
         yield _encode("message_start", message=_make_message(self._id, self._model, [], None))
 

@@ -40,7 +40,7 @@ from cantrip_actors.http.front_end_models import (
 from cantrip_actors.http.front_ends import FrontEndDialect, FrontEndEncoder, StreamPart, name_child_call
 from cantrip_actors.http.nested_events import NestedEvent, NestedEvents
 from cantrip_actors.http.problems import Problem, problem_of
-from cantrip_actors.http.request_messages import read_name
+from cantrip_actors.http.request_messages import LONGEST_NAME
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
 from cantrip_actors.http.table import BASE, ApiRoute
@@ -147,9 +147,15 @@ async def list_messages(call: HttpCall) -> JsonAnswer:
 
 
 def _stream_ui(call: HttpCall, message: ChatMessage) -> Response:
-    dialect = UiMessages(message.id)
-    more = {"is_queued": message.is_queued}
-    return _stream(call, message.work, dialect, message.decisions, ui_messages.HEADERS, ui_messages.LAST, **more)
+    return _stream(
+        call,
+        message.work,
+        UiMessages(message.id),
+        message.decisions,
+        ui_messages.HEADERS,
+        ui_messages.LAST,
+        is_queued=message.is_queued,
+    )
 
 
 def _make_message(work: Work, replied: str | None) -> ChatMessage:
@@ -212,7 +218,7 @@ async def run_ag_ui(call: HttpCall) -> Response:
 
 def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
     """Return a message as an intent. Raises Problem 422 for one without text."""
-    name = read_name("messages", message.name)
+    name = " ".join((message.name or "").split())[:LONGEST_NAME] or None
     if not isinstance(message.content, list):
         return _make_intent(message.id, [message.content or ""], [], name)
     texts, files = [], []

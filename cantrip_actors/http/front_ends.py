@@ -64,7 +64,7 @@ class FrontEndDialect(Protocol):
     child_batching: Batching
     """How often the growing texts of children are written."""
     repeats_children: bool
-    """Whether the children under way, and their open texts, begin again in a stream that goes on after a decision."""
+    """Whether the children under way, and their open texts, begin again in a stream that continues after a decision."""
 
     def begin(self) -> Iterator[StreamPart]:
         """Yield the beginning of the stream."""
@@ -195,7 +195,7 @@ class FrontEndEncoder:
     def ask_for_child(self, request: RequestedEvent) -> list[StreamPart]:
         """Return the call of a child that a person decides or answers, the question, and the end of the stream.
 
-        The call has an id of its own among those of the message, and gets its result in the stream that goes on.
+        The call has an id of its own among those of the message, and gets its result in the stream that continues.
         """
         call = _make_child_call(request)
         return [
@@ -315,7 +315,7 @@ class FrontEndEncoder:
             yield from self._dialect.add_result(call, event.result, is_error=event.is_error)
 
     def _rest_children(self) -> Iterator[StreamPart]:
-        """End the texts of children, and those children, in a stream after which they go on."""
+        """End the texts of children, and those children, in a stream after which they continue."""
         for texts in reversed(list(self._children.values())):
             if texts.shown is not None:
                 for piece in texts.segments.finish(None):

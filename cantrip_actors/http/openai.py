@@ -506,7 +506,7 @@ async def _follow_events(
     """Yield the events of an episode; once it rests, `failed` has the error that ended it, or `resting` its state."""
     is_done = False
     try:
-        yield b"".join((*encoder.begin(is_queued=run.is_queued), *([run.comment] if run.is_queued else ())))
+        yield b"".join((*encoder.begin(), *([run.comment] if run.is_queued else ())))
         try:
             with count_reader(call.service.telemetry, "openai"):
                 while True:
@@ -606,7 +606,9 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
         run = run._replace(tools=target.tools or run.tools, form=form)
         id, created = ID + name_run(run), int(time.time())
         if body.stream:
-            response_encoder = ResponseEncoder(id, body.model, created, body.previous_response_id, form)
+            response_encoder = ResponseEncoder(
+                id, body.model, created, body.previous_response_id, form, is_queued=run.is_queued
+            )
             return stream_run(call, run, response_encoder, stack.pop_all().close)
     if body.background:
         run.outputs.close()

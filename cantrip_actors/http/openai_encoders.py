@@ -26,8 +26,8 @@ class EpisodeEncoder(Protocol):
 
     form: AnswerForm | None
 
-    def begin(self, *, is_queued: bool = False) -> Iterator[bytes]:
-        """Yield the parts that precede all content; `is_queued` says that it waits for the end of another intent."""
+    def begin(self) -> Iterator[bytes]:
+        """Yield the parts that precede all content."""
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield an output."""
@@ -153,7 +153,7 @@ class ChatEncoder:
         self._segments = Segments(is_typed=form is not None)
         self._has_said = False
 
-    def begin(self, *, is_queued: bool = False) -> Iterator[bytes]:  # noqa: ARG002  # this dialect has no word for it
+    def begin(self) -> Iterator[bytes]:
         """Yield the chunk that names the role."""
         yield self._chunk({"role": "assistant", "content": ""})
 
@@ -325,19 +325,26 @@ class ResponseEncoder:
     """Events of one response. With a form its only text is the answer, because clients parse all of it."""
 
     def __init__(
-        self, id: str, model: str, created: int, previous: str | None = None, form: AnswerForm | None = None
+        self,
+        id: str,
+        model: str,
+        created: int,
+        previous: str | None = None,
+        form: AnswerForm | None = None,
+        *,
+        is_queued: bool = False,
     ) -> None:
         self.form = form
         self._id, self._model, self._created, self._previous = id, model, created, previous
         self._segments = Segments(is_typed=form is not None)
         self._sequence = -1
         self._output: list[dict[str, Any]] = []
-        self._is_queued = False
-
-    def begin(self, *, is_queued: bool = False) -> Iterator[bytes]:
-        """Yield the events that precede all content; one that is queued is in progress with its first output."""
         self._is_queued = is_queued
-        status = "queued" if is_queued else "in_progress"
+        """Whether it waits for the end of another intent; with its first output it is in progress."""
+
+    def begin(self) -> Iterator[bytes]:
+        """Yield the events that precede all content."""
+        status = "queued" if self._is_queued else "in_progress"
         for kind in ("response.created", f"response.{status}"):
             yield self._event(kind, response=self._response(status))
 

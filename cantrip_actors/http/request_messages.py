@@ -43,7 +43,7 @@ _ROLES: Final[Mapping[Any, str]] = {
 }
 
 LONGEST_NAME: Final = 64
-"""The most characters of a speaker's name, as in OpenAI's API."""
+"""The most characters of the name of a speaker, as in OpenAI's API."""
 _NAME: Final = re.compile(r"[^\s<|\\/>]+")
 
 _Said = str | list[str | File] | None
@@ -247,7 +247,7 @@ def _read_assistant(where: str, message: Mapping[str, Any]) -> Past:
     if message.get("function_call"):
         calls.append(_read_call(where, "", message["function_call"]))
     content = _read_content(where, message.get("content")) or message.get("refusal") or None
-    name = read_name(where, message.get("name"))
+    name = _read_name(where, message.get("name"))
     thinking = message.get("reasoning_content") or message.get("reasoning")
     spoken = {"content": content, "thinking": thinking if isinstance(thinking, str) else None}
     return {**spoken, "tool_calls": calls, "name": name}
@@ -282,10 +282,10 @@ def _read_result(where: str, message: Mapping[str, Any]) -> Past:
 def _read_said(where: str, message: Mapping[str, Any]) -> Past:
     """Return what a user or a system says; a text of one with a name begins with that."""
     content = _read_content(where, message.get("content"))
-    return {"content": _name_speaker(read_name(where, message.get("name")), content)}
+    return {"content": _name_speaker(_read_name(where, message.get("name")), content)}
 
 
-def read_name(where: str, name: Any) -> str | None:
+def _read_name(where: str, name: Any) -> str | None:
     """Return the name of a speaker, None without one. Raises Problem 400 for one that could be taken for a text."""
     if name is None or name == "":
         return None

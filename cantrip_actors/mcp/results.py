@@ -134,7 +134,7 @@ def _find_misfit(structured: Any, tool: Tool) -> str | None:
     if structured is None:
         return f"{tool.name} has an output schema and returned nothing that is structured"
     problems = find_misfits(structured, tool.output, foreign=True)
-    if not problems or problems == [OVER_STEPS]:  # nobody can have the server return less
+    if not problems or problems == [OVER_STEPS]:  # the caller cannot make the server return less
         return None
     return (
         f"{tool.name} returned what its own output schema forbids: {'; '.join(problems).replace('argument', 'result')}"

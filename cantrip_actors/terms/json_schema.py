@@ -243,9 +243,11 @@ def find_problems(value: Any, schema: Draft202012Validator) -> list[str]:
     except _OverSteps:
         if not errors:
             return [OVER_STEPS]
-        errors *= PROBLEMS + 1
+        is_whole = False
+    else:
+        is_whole = len(errors) <= PROBLEMS
     problems = list(dict.fromkeys(_shorten(_describe(error)) for error in errors[:PROBLEMS]))
-    return [*problems, "and more"] if len(errors) > PROBLEMS else problems
+    return problems if is_whole else [*problems, "and more"]
 
 
 def _describe(error: Any) -> str:
@@ -257,7 +259,7 @@ def _describe(error: Any) -> str:
 
 
 def _shorten(text: str) -> str:
-    """Return the two ends of a long text: what is wrong stands at its end."""
+    """Return the two ends of a long text: the fault stands at its end."""
     half = LONGEST_PROBLEM // 2
     return text if len(text) <= LONGEST_PROBLEM else f"{text[:half]} … {text[-half:]}"
 

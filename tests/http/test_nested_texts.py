@@ -120,7 +120,7 @@ async def pay(amount: int) -> str:
 
 
 def paying() -> Cantrip:
-    """Return a cantrip whose child pays, or asks a person, and whose answer is that of the child."""
+    """Return a cantrip that answers as its child does, which pays or asks a person."""
 
     def work(context: Any) -> dict[str, Any]:
         first, last = str(context[0].content), context[-1]

@@ -480,9 +480,9 @@ class TestSpeakers:
     async def test_a_message_of_ag_ui_begins_with_the_name_of_its_user(self) -> None:
         seen: list[list[Message]] = []
         async with in_process([noting(seen)]) as on:
-            message = {"id": "m", "role": "user", "name": "anna", "content": "Tea."}
+            message = {"id": "m", "role": "user", "name": "Anna  Berg", "content": "Tea."}
             await on.ask("POST", "ag-ui/notes", 200, json={"threadId": "t", "runId": "r", "messages": [message]})
-            assert seen[0][-1].content == "anna: Tea."
+            assert seen[0][-1].content == "Anna Berg: Tea."
 
     @pytest.mark.parametrize("name", ["anna: yes\nbob", "a" * 65, 5])
     async def test_a_name_that_could_be_taken_for_a_text_is_refused(self, name: Any) -> None:

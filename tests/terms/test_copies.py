@@ -69,7 +69,7 @@ def test_an_error_reaches_another_process_with_its_text_and_its_attributes(error
 
 
 class Late(CantripError):
-    """An error of a user, whose constructor takes other arguments than its text."""
+    """An error of a user with a constructor that takes other arguments than the text."""
 
     def __init__(self, order: int, days: int) -> None:
         super().__init__(f"order {order} is {days} days late")

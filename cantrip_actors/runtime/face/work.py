@@ -27,6 +27,7 @@ from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.face.episode import Episode, make_episode
 from cantrip_actors.runtime.face.run import BEGINNING, RunEvents
+from cantrip_actors.runtime.mail.inboxes import is_under_way
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.answer import Answer_co
@@ -165,21 +166,13 @@ class Work(Generic[Answer_co]):
         return redact_outcome(outcome, redactor) or self._find_outcome(redacted_loom(loom, redactor))
 
     def _find_outcome(self, loom: Loom) -> Outcome | None:
-        if self._is_under_way(loom):
+        if is_under_way(self._tree.store, loom, self.entity_id, self._intent_key):
             return None
         records = loom.records(self.entity_id)
         outcome = find_episode(records, self._intent_key, loom.subtree_usage)
         if outcome is None and loom.is_over(self.entity_id) and self.state != "withdrawn":
             outcome = find_outcome(records, loom.usage_below(self.entity_id))
         return outcome
-
-    def _is_under_way(self, loom: Loom) -> bool:
-        """Return whether its episode has begun and not ended: the few records since it was taken say so."""
-        row = self._tree.store.find_mail(self.entity_id, self._intent_key)
-        if row is None or row.taken is None:
-            return False
-        records = loom.records(self.entity_id, after=row.taken - 1)
-        return bool(records) and find_settled_at(records) is None
 
     def requests(self) -> list[Request]:
         """Return the requests for which its entity, and those below it, wait for a person, the oldest first.

@@ -78,6 +78,13 @@ _EXPIRE = object()
 _log = get_logger("cantrip_actors.runtime")
 
 
+def is_under_way(store: Store, loom: Loom, entity_id: str, key: str) -> bool:
+    """Return whether an entity works on the intent of that mail: the few records since it was taken say so."""
+    row = store.find_mail(entity_id, key)
+    records = () if row is None or row.taken is None else loom.records(entity_id, after=row.taken - 1)
+    return bool(records) and find_settled_at(records) is None
+
+
 class Inboxes:
     """The inboxes of the entities that are loaded here, or whose episodes a caller here waits for."""
 
@@ -538,7 +545,7 @@ class Inboxes:
             return []
         is_over = loom.is_over(entity_id)  # read first, so that the records include the end
         try:
-            if not is_over and all(self._is_under_way(loom, entity_id, key) for key in keys):
+            if not is_over and all(is_under_way(self._core.store, loom, entity_id, key) for key in keys):
                 return []
             records = loom.records(entity_id)
         except DamagedLoom as error:
@@ -555,12 +562,6 @@ class Inboxes:
             elif is_over:
                 found.append((key, None, EntityEnded(f"entity {entity_id} ended before it took the intent")))
         return found
-
-    def _is_under_way(self, loom: Loom, entity_id: str, key: str) -> bool:
-        """Return whether an entity works on the intent of that mail: the few records since it was taken say so."""
-        row = self._core.store.find_mail(entity_id, key)
-        records = () if row is None or row.taken is None else loom.records(entity_id, after=row.taken - 1)
-        return bool(records) and find_settled_at(records) is None
 
     async def poll(self, *, is_hinted: bool = False, is_full: bool = False) -> None:
         """Read the mail and the records that other processes have written.
