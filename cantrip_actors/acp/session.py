@@ -502,8 +502,9 @@ class EditorSession:
         return self._editor.locate(path)
 
     async def get_diff(self, call_id: str, args: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the difference that a call of `write` makes: that of the question about it, which came before it."""
-        return self._diffs.pop(call_id, None) or await self._make_diff(args)
+        """Return the difference that a call of `write` makes: that of the question about it, if one was asked."""
+        diff = await self._make_diff(args)  # perhaps after the write; the question's was read before it
+        return self._diffs.pop(call_id, diff)
 
     async def _make_diff(self, args: Mapping[str, Any]) -> dict[str, Any]:
         old_text = await self._editor.read_old_text(args["path"])

@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
+from cantrip_actors.acp.editor import Editor
 from cantrip_actors.gates import write
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.stream.wire import FinalFunctionCall, ItemDone, ItemStart
@@ -767,6 +768,31 @@ async def test_an_editor_sees_a_write_as_a_difference_with_absolute_paths(tmp_pa
     diff = {"type": "diff", "path": path, "oldText": "old", "newText": "new"}
     assert (shown["locations"], shown["content"]) == ([{"path": path}], [diff])
     assert asked[0]["content"][-1] == diff
+
+
+async def test_a_difference_that_is_read_after_the_write_is_that_of_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    read_old_text, reads = Editor.read_old_text, list[str]()
+
+    async def read(editor: Editor, name: str) -> str | None:
+        reads.append(name)
+        if len(reads) == 1:  # the call is shown before the question is asked
+            while path.read_text() == "old":
+                await anyio.sleep(0.01)
+        return await read_old_text(editor, name)
+
+    monkeypatch.setattr(Editor, "read_old_text", read)
+    says: Any = [call("write", path="./a.txt", content="new"), {"content": "so"}]
+    circle = Circle(["done", ask_first(write.with_(root=tmp_path))], [max_turns(5)])
+    allow = {"session/request_permission": lambda _: {"outcome": {"outcome": "selected", "optionId": "allow"}}}
+    async with edited(Cantrip(scripted(says), circle=circle), answers=allow) as editor:
+        session = (await editor.ask("session/new", cwd=str(tmp_path), mcpServers=[]))["sessionId"]
+        await editor.prompt(session, [{"type": "text", "text": "go"}])
+        shown = next(update for update in editor.updates if update.get("kind") == "edit")
+    assert shown["content"] == [{"type": "diff", "path": str(path), "oldText": "old", "newText": "new"}]
 
 
 @pytest.mark.rule("ACP-15")
