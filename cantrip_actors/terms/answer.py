@@ -38,12 +38,12 @@ def make_typed_done(answer: object) -> Gate:
         raise InvalidCantrip(f"answer: expected a type, such as a pydantic model or list[str], got {shorten(got)}")
     fields = {"answer": (answer, ...)}
     try:
-        model, schema = make_model(DONE, fields, open_=False)
+        model, schema = make_model(DONE, fields)
     except InvalidCantrip as problem:
         raise InvalidCantrip(
             f"answer: expected a type that pydantic can validate, got {shorten(repr(answer))}: {problem}"
         ) from problem
-    written = build_parameters_identity(fields, is_open=False)
+    written = build_parameters_identity(fields, others=None)
     return replace(standard(DONE), parameters=schema, written=written, model=model)
 
 

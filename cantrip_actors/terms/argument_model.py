@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Final, get_origin
+from typing import Annotated, Any, Final, Literal, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -19,7 +19,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, SchemaError, to_json
 
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.gate import BoundArguments, Gate, Refused, provide_binder
+from cantrip_actors.terms.gate import LEFT_OUT, BoundArguments, Gate, Refused, provide_binder
 from cantrip_actors.terms.json_schema import strip_titles
 from cantrip_actors.terms.problems import describe, leave_out_nulls
 
@@ -43,9 +43,10 @@ class _FiniteSchema(GenerateJsonSchema):
 
 
 def make_model(
-    name: str, fields: dict[str, Any], *, open_: bool, advice: str = ""
+    name: str, fields: dict[str, Any], *, others: Any = None, advice: str = ""
 ) -> tuple[type[BaseModel], dict[str, Any]]:
-    """Return the model of a gate's arguments, and its JSON Schema.
+    """Return the model of a gate's arguments, and its JSON Schema. `others` is the annotation of its `**others`, or
+    None.
 
     A text in the `Annotated` of a parameter is its description. Raises InvalidCantrip, with `advice`, for an annotation
     without a schema, and for a name that no field of a model can have.
@@ -53,16 +54,15 @@ def make_model(
     for field in fields:
         if field.startswith("_") or (field.startswith("model_") and hasattr(BaseModel, field)):
             raise InvalidCantrip(f"gate {name}: a parameter cannot be called {field}; rename it")
-    config = ConfigDict(extra="allow" if open_ else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
     described = {field: (_describe_hint(hint, default), default) for field, (hint, default) in fields.items()}
     try:
         with warnings.catch_warnings():
             # a parameter called `json` or `copy` hides a method that is not called here; a default that is not JSON is
             # left out of the schema
             warnings.simplefilter("ignore")
-            model, schema = _make_schema(name, config, described)
+            model, schema = _make_schema(name, described, others)
     except _NO_SCHEMA as error:
-        where, why = _find_fault(config, described, error)
+        where, why = _find_fault(described, error)
         raise InvalidCantrip(
             f"gate {name}: no JSON Schema can be made of its annotations: {where}{why}{advice}"
         ) from error
@@ -74,16 +74,22 @@ def make_model(
 _NO_SCHEMA: Final = (PydanticUserError, SchemaError, NameError, TypeError)
 
 
-def _make_schema(name: str, config: ConfigDict, fields: Mapping[str, Any]) -> tuple[type[BaseModel], dict[str, Any]]:
-    model = create_model(f"{name}Arguments", __config__=config, **dict(fields))
+def _make_schema(name: str, fields: Mapping[str, Any], others: Any) -> tuple[type[BaseModel], dict[str, Any]]:
+    extra: Literal["forbid", "allow"] = "forbid" if others is None else "allow"
+    config = ConfigDict(extra=extra, arbitrary_types_allowed=False, protected_namespaces=())
+    namespace = {"__module__": __name__, "__annotations__": {}, "model_config": config}
+    if others not in (None, Any):
+        namespace["__annotations__"] = {"__pydantic_extra__": dict[str, others]}
+    base: type[BaseModel] = type("Arguments", (BaseModel,), namespace)
+    model = create_model(f"{name}Arguments", __base__=base, **dict(fields))
     return model, strip_titles(model.model_json_schema(schema_generator=_FiniteSchema))
 
 
-def _find_fault(config: ConfigDict, fields: Mapping[str, Any], error: Exception) -> tuple[str, str]:
+def _find_fault(fields: Mapping[str, Any], error: Exception) -> tuple[str, str]:
     """Return which of several parameters has no schema, and why it has none, without pydantic's pages."""
     for field, definition in fields.items() if len(fields) > 1 else ():
         try:
-            _make_schema("", config, {field: definition})
+            _make_schema("", {field: definition}, None)
         except _NO_SCHEMA as alone:
             return f"{field}: ", _explain(alone)
     return "", _explain(error)
@@ -133,9 +139,8 @@ def _bind(gate: Gate, model: type[BaseModel], args: Mapping[str, Any]) -> BoundA
             return BoundArguments(checked.model_dump(mode="json", by_alias=True))
         except PydanticSerializationError as error:
             return Refused(f"{gate.name}: its answer cannot be written as JSON: {error}")
-    return BoundArguments(
-        checked.__dict__ if not checked.__pydantic_extra__ else checked.__dict__ | checked.__pydantic_extra__
-    )
+    own = {name: value for name, value in checked.__dict__.items() if value is not LEFT_OUT}
+    return BoundArguments(own | (checked.__pydantic_extra__ or {}))
 
 
 def _make_plain_answer(model: type[BaseModel], args: Mapping[str, Any]) -> Mapping[str, Any]:

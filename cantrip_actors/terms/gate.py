@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, Unpack
 
 import orjson
 
@@ -65,6 +65,16 @@ class GateSettings(TypedDict, total=False):
     risks: Iterable[Risk]
     retry: Retry | None
     max_shown: int | None
+
+
+class _LeftOut:
+    """The default of an argument that is not passed to the function if the crystal leaves it out."""
+
+    def __repr__(self) -> str:
+        return "left out"
+
+
+LEFT_OUT: Final = _LeftOut()
 
 
 @dataclass(frozen=True, slots=True)

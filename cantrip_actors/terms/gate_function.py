@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar, Union, Unpack, overload
 
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import InvalidCantrip
-from cantrip_actors.terms.gate import Gate, GateSettings, check_name, complete_settings
+from cantrip_actors.terms.gate import LEFT_OUT, Gate, GateSettings, check_name, complete_settings
 from cantrip_actors.terms.wrapper import Fence, GateCall
 
 T = TypeVar("T")
@@ -82,8 +82,8 @@ def gate(
         from cantrip_actors.terms.argument_model import make_model  # with pydantic, which takes as long as the rest
         from cantrip_actors.terms.identity import build_parameters_identity
 
-        injected, required_injected, fields, open_, site = _split(function, own_name)
-        model, schema = make_model(own_name, fields, open_=open_, advice=_ADVICE)
+        injected, required_injected, fields, others, site = _split(function, own_name)
+        model, schema = make_model(own_name, fields, others=others, advice=_ADVICE)
         called_here = Gate(
             name=own_name,
             description=description if description is not None else inspect.getdoc(_find_annotated(function)) or "",
@@ -92,7 +92,7 @@ def gate(
             injected=injected,
             required_injected=required_injected,
             site=site,
-            written=build_parameters_identity(fields, is_open=open_),
+            written=build_parameters_identity(fields, others=others),
             model=model,
             **complete_settings(settings, function),
         )
@@ -117,10 +117,11 @@ def _check_function(function: object, name: str) -> None:
 
 def _split(
     function: Callable[..., Any], name: str
-) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Any], bool, tuple[tuple[str, Callable[[GateCall], Any]], ...]]:
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, Any], Any, tuple[tuple[str, Callable[[GateCall], Any]], ...]]:
     """Split a function's parameters: injected ones, those of them without a default, and the others as model fields.
 
-    Also return whether it accepts other arguments, and which parameters receive the call or a part of it.
+    Also return the annotation of its `**others`, None if it has none, and which parameters receive the call or a part
+    of it.
     """
     try:
         parameters = inspect.signature(function).parameters
@@ -132,26 +133,20 @@ def _split(
         ) from error
     except (TypeError, ValueError) as error:
         raise InvalidCantrip(f"gate {name}: expected an annotated function, got {function!r}: {error}") from error
-    injected, required_injected, fields, open_ = [], [], {}, False
+    injected, required_injected, fields, others = [], [], {}, None
     site: list[tuple[str, Callable[[GateCall], Any]]] = []
     fixed = function.keywords if isinstance(function, functools.partial) else ()
     for parameter in parameters.values():
         if parameter.name in fixed:
             continue  # its author has bound the arguments of a partial
-        if parameter.name in ("self", "cls") and parameter.name not in hints:
-            raise InvalidCantrip(
-                f"gate {name}: it is a method of no object yet, and {parameter.name} would be the crystal's to give: "
-                f"make a gate of it where it is bound, Circle(gates=[service.{name}]) or gate(…)(service.{name})"
-            )
+        _check_has_name(name, parameter, hints)
         hint = hints.get(parameter.name, Any)
         if parameter.kind is parameter.VAR_KEYWORD:
             _check_belongs_to_crystal(name, parameter, hint)
-            open_ = True
-        elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
-            raise InvalidCantrip(
-                f"gate {name}: parameter {parameter.name} cannot be passed by name, as a call does: give it a name, or "
-                "leave it out; a decorator that takes *args shows those of its function by functools.wraps"
-            )
+            if typing.get_origin(hint) is Unpack:
+                fields |= _list_keys(*typing.get_args(hint))
+            else:
+                others = hint
         elif (part := _find_part_of_call(hint)) is not None:
             site.append((parameter.name, part))
         elif any(isinstance(part, _Dependency) for part in _list_parts(hint)):
@@ -161,7 +156,31 @@ def _split(
         else:
             _check_belongs_to_crystal(name, parameter, hint)
             fields[parameter.name] = (hint, ... if parameter.default is parameter.empty else parameter.default)
-    return tuple(injected), tuple(required_injected), fields, open_, tuple(site)
+    return tuple(injected), tuple(required_injected), fields, others, tuple(site)
+
+
+def _check_has_name(name: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> None:
+    """Refuse a parameter that a call cannot give by its name, and the first one of a method that is not bound."""
+    if parameter.name in ("self", "cls") and parameter.name not in hints:
+        raise InvalidCantrip(
+            f"gate {name}: it is a method of no object yet, and {parameter.name} would be the crystal's to give: "
+            f"make a gate of it where it is bound, Circle(gates=[service.{name}]) or gate(…)(service.{name})"
+        )
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.POSITIONAL_ONLY):
+        raise InvalidCantrip(
+            f"gate {name}: parameter {parameter.name} cannot be passed by name, as a call does: give it a name, or "
+            "leave it out; a decorator that takes *args shows those of its function by functools.wraps"
+        )
+
+
+def _list_keys(kind: Any) -> dict[str, Any]:
+    """Return the keys of a TypedDict as model fields, for `**options: Unpack[Options]`."""
+    fields = {}
+    for key, hint in typing.get_type_hints(kind, include_extras=True).items():
+        is_wrapped = typing.get_origin(hint) in (typing.Required, typing.NotRequired)
+        default = ... if key in kind.__required_keys__ else LEFT_OUT
+        fields[key] = (typing.get_args(hint)[0] if is_wrapped else hint, default)
+    return fields
 
 
 def _get_hints(function: Callable[..., Any]) -> dict[str, Any]:

@@ -29,10 +29,10 @@ ParameterFields = Mapping[str, tuple[Any, Any]]
 """A function's parameters: annotations and defaults; `...` means that the parameter has no default."""
 
 
-def build_parameters_identity(fields: ParameterFields, *, is_open: bool) -> dict[str, Any]:
-    """Return a function's parameters as they enter a content id; `is_open` if it accepts other arguments."""
+def build_parameters_identity(fields: ParameterFields, *, others: Any) -> dict[str, Any]:
+    """Return a function's parameters as they enter a content id; `others` is the annotation of `**others`, or None."""
     parameters = {name: _describe_parameter(hint, default, ()) for name, (hint, default) in fields.items()}
-    return {"written": parameters, "open": is_open}
+    return {"written": parameters, "others": None if others is None else _describe_type(others, ())}
 
 
 def _describe_parameter(hint: Any, default: Any, above: tuple[type, ...]) -> list[Any]:

@@ -6,7 +6,7 @@ import functools
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Optional
+from typing import Annotated, Any, Literal, NotRequired, Optional, Required, TypedDict, Unpack
 
 import pytest
 from hypothesis import given
@@ -42,6 +42,16 @@ def refused(one: Gate, args: Any = None, **more: Any) -> str:
 class Place(BaseModel):
     city: str
     zip: int | None = None
+
+
+class Order(TypedDict):
+    count: int
+    note: NotRequired[str]
+
+
+class PartialOrder(TypedDict, total=False):
+    count: Required[int]
+    note: str
 
 
 @gate
@@ -416,6 +426,26 @@ class TestCheck:
         def anything(a: int, **more: Any) -> None: ...
 
         assert bound(anything, a=1, b=2) == {"a": 1, "b": 2}
+
+    def test_open_arguments_have_the_type_of_their_annotation(self):
+        @gate
+        def count(**numbers: int) -> None: ...
+
+        assert count.parameters["additionalProperties"] == {"type": "integer"}
+        assert bound(count, a="1") == {"a": 1}
+        assert 'argument "b": input should be a valid integer' in refused(count, b="x")
+
+    @pytest.mark.parametrize("kind", [Order, PartialOrder])
+    def test_the_keys_of_an_unpacked_dictionary_are_arguments(self, kind):
+        def buy(what: str, **order: Unpack[Order]) -> None: ...
+
+        buy.__annotations__["order"] = Unpack[kind]
+        buying = gate(buy)
+        assert list(buying.parameters["properties"]) == ["what", "count", "note"]
+        assert buying.parameters["required"] == ["what", "count"]
+        assert bound(buying, what="tea", count=2) == {"what": "tea", "count": 2}, "what is left out is not passed"
+        assert bound(buying, what="tea", count=2, note="!") == {"what": "tea", "count": 2, "note": "!"}
+        assert 'unexpected argument "colour"' in refused(buying, what="tea", count=2, colour="red")
 
     def test_a_gate_without_a_schema_takes_an_object(self):
         assert bound(Gate.of(lambda **_: None, name="free"), a=1) == {"a": 1}
