@@ -47,6 +47,7 @@ from cantrip_actors.http.table import BASE, ApiRoute
 from cantrip_actors.http.ui_history import KEY_PREFIX, UiMessage, list_ui_messages
 from cantrip_actors.http.ui_messages import UiMessages
 from cantrip_actors.loom import KeyUsed
+from cantrip_actors.loom.export.exchanges import read_exchanges
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.runtime.people.utterances import find_last_reply, find_utterance, reply
 from cantrip_actors.stream.events import DecidedEvent, RequestedEvent
@@ -140,8 +141,8 @@ async def list_messages(call: HttpCall) -> JsonAnswer:
     entity = await _find_chat(call, call.path["chat"])
 
     def read() -> list[UiMessage]:
-        messages = list_ui_messages(entity.id, call.runtime.loom.records(entity.id), wanted.limit)
-        return list(call.redact_for_token(messages))
+        exchanges = read_exchanges(call.runtime.loom, entity.id, wanted.limit)
+        return list(call.redact_for_token(list_ui_messages(entity.id, exchanges)))
 
     return JsonAnswer({"messages": await to_thread.run_sync(read)})
 

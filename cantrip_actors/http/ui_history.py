@@ -11,9 +11,8 @@ from typing import Any, Final
 
 from cantrip_actors.http.front_ends import FrontEndEncoder, StreamPart
 from cantrip_actors.http.ui_messages import UiMessages, make_message_id
-from cantrip_actors.loom.export.exchanges import Exchange, read_exchanges
+from cantrip_actors.loom.export.exchanges import Exchange
 from cantrip_actors.loom.stores.blobs import address_of
-from cantrip_actors.records.records import Record
 from cantrip_actors.stream.events import EntityEvent, RequestedEvent
 from cantrip_actors.terms.file import File
 
@@ -23,13 +22,13 @@ KEY_PREFIX: Final = "chat:"
 """The key of an intent is this and the id of the user's message."""
 
 
-def list_ui_messages(entity_id: str, records: Iterable[Record], limit: int) -> list[UiMessage]:
-    """Return the messages of the newest `limit` intents that were not undone, oldest first.
+def list_ui_messages(entity_id: str, exchanges: Iterable[Exchange]) -> list[UiMessage]:
+    """Return the messages of the exchanges of an entity, in their order.
 
     The answer to the newest one is left out while a stream can bring it: until the episode ends, or says something to
     which a person replies.
     """
-    return [message for exchange in read_exchanges(records, limit) for message in _list_messages(entity_id, exchange)]
+    return [message for exchange in exchanges for message in _list_messages(entity_id, exchange)]
 
 
 def _list_messages(entity_id: str, exchange: Exchange) -> Iterator[UiMessage]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
-from cantrip_actors.machine.project import as_answer, as_intent
+from cantrip_actors.loom.reading.view import Loom
+from cantrip_actors.machine.project import as_answer, as_intent, cut_intents
 from cantrip_actors.records.records import IntentGiven, Record
 from cantrip_actors.stream.events import (
     DecidedEvent,
@@ -56,11 +56,11 @@ class Exchange:
         self.events.append(event)
 
 
-def read_exchanges(records: Iterable[Record], limit: int) -> Iterable[Exchange]:
-    """Return the newest `limit` exchanges of an entity that were not undone, oldest first."""
-    exchanges: deque[Exchange] = deque(maxlen=limit)
+def read_exchanges(loom: Loom, entity_id: str, count: int) -> list[Exchange]:
+    """Return the newest `count` exchanges of an entity that were not undone, oldest first. Raises LoomError."""
+    exchanges: list[Exchange] = []
     log = EventLog()
-    for record in records:
+    for record in loom.newest_records(entity_id, partial(cut_intents, count=count)):
         intent = as_intent(record)
         if intent is not None:
             exchanges.append(Exchange(intent))

@@ -95,7 +95,7 @@ from cantrip_actors.machine.project.turns import (
     render_utterance,
     split_asides,
 )
-from cantrip_actors.machine.project.undone import drop_undone, fold_log, has_undone
+from cantrip_actors.machine.project.undone import cut_intents, drop_undone, fold_log, has_undone
 
 __all__ = [
     "ASIDES",
@@ -119,6 +119,7 @@ __all__ = [
     "collect_rewards",
     "collect_texts",
     "compute_life",
+    "cut_intents",
     "cut_round",
     "drop_undone",
     "find_cantrip",

@@ -85,6 +85,17 @@ def drop_undone(records: Iterable[Record]) -> list[Record]:
     return [part for part in split_branches(records) if not isinstance(part, UndoneBranch)]
 
 
+def cut_intents(records: Sequence[Record], count: int) -> Sequence[Record]:
+    """Return the records from the `count` newest intents in force on; all of them if there are fewer intents."""
+    positions: list[int] = []
+    for at, record in enumerate(records):
+        if isinstance(record, IntentGiven):
+            positions.append(at)
+        elif isinstance(record, Undone) and positions:
+            positions.pop()
+    return records if len(positions) < count else records[positions[-count] :]
+
+
 def fold_log(shape: Shape, records: Iterable[Record], state: State | None = None) -> State:
     """Return the state after a whole log, or after a lineage; `state` is the state before the first record."""
     state = State(shape.parent_turn) if state is None else state
