@@ -72,6 +72,9 @@ KEY: Final = "acp:"
 MOST_FORMS: Final = 3
 """Forms in which the editor's user answers one question: a next one follows an answer that does not fit."""
 
+WAITS: Final = "The entity works on an earlier message: this one waits for its end."
+"""The thought that an editor shows while a message waits behind an intent that another door sent."""
+
 Notify = Callable[[str, Update], Awaitable[None]]
 
 _log = get_logger("cantrip_actors.acp")
@@ -316,7 +319,11 @@ class EditorSession:
             )
             return entity.work
         entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=cantrip))
-        return await entity.post(prompt.intent, context=context or None, by=self.by)
+        was_busy = await self.runtime.read(lambda: self.runtime.loom.state(entity.id) != "idle")
+        work = await entity.post(prompt.intent, context=context or None, by=self.by)
+        if was_busy and await self.runtime.read(lambda: work.state == "waiting"):
+            await self.tell(make_chunk("agent_thought_chunk", WAITS, uuid.uuid4().hex))
+        return work
 
     def cancel(self) -> None:
         """Interrupt the running prompt and the waiting ones."""

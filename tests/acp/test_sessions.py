@@ -201,6 +201,7 @@ async def test_a_prompt_that_waits_behind_another_sender_is_cancelled_at_once() 
         await anyio.sleep(1)
         prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": "unwanted"})
         await anyio.sleep(1)
+        assert "this one waits for its end." in str(editor.updates[-1]["content"]), "the editor shows that it waits"
         at = anyio.current_time()
         await editor.tell("session/cancel", sessionId=session)
         assert await editor.end(prompt) == {"stopReason": "cancelled"}
@@ -208,6 +209,7 @@ async def test_a_prompt_that_waits_behind_another_sender_is_cancelled_at_once() 
         assert (await other.episode()).terminated
         assert await editor.prompt(session, "go on") == "end_turn"
         assert "unwanted" not in str(list(runtime.loom.records(session)))
+        assert str(editor.updates).count("this one waits for its end.") == 1
 
 
 @pytest.mark.rule("ACP-12")
