@@ -83,7 +83,15 @@ def add(
     options: Any = {"at": at, "every": seconds, "cron": cron, "zone": zone, "catch_up": catch_up, "overlap": overlap}
 
     async def work(runtime: Runtime) -> Schedule:
-        return await runtime.schedule(name, intent, id=id, to="cantrip" if cantrip else None, **options)
+        from cantrip_actors.cli.errors import UnknownId
+
+        loom = runtime.loom
+        if not cantrip and not await runtime.read(lambda: loom.named(name) or loom.has_begun(name)):
+            raise UnknownId(
+                f'no long-lived entity is called "{name}": `cantrip entities` lists their names, and --cantrip makes a '
+                "schedule for the cantrip of that name"
+            )
+        return await runtime.schedule(name, intent, id=id, to="cantrip" if cantrip else "entity", **options)
 
     _print(run_quietly(loom, work, as_json=as_json, makes_loom=True), loom, as_json=as_json)
 

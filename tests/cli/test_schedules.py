@@ -77,7 +77,7 @@ def test_a_submission_that_waits_is_not_listed_as_a_schedule(cantrip: Any) -> No
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["add", "nobody", "x", "--every", "5"], 'is called "nobody"'),
+        (["add", "nobody", "x", "--every", "5"], 'no long-lived entity is called "nobody"'),
         (["add", "notes", "x"], "exactly one of at, every and cron"),
         (["add", "notes", "x", "--cron", "soon"], "five fields"),
         (["add", "notes", "x", "--at", "2027-01-01", "--zone", "Mars"], "IANA"),
