@@ -58,6 +58,8 @@ class World:
         self.chance = random.Random(seed)
         self.happened: Counter[str] = Counter()
         self.is_broken_until = -1.0
+        self.billed = 0
+        """The tokens that the provider has put on the bill, also those of answers that were cut off."""
         self.provider = StrictProvider("anthropic", self.answer, refuse=self.refuse)
 
     def happens(self, what: str, share: float) -> bool:
@@ -96,6 +98,13 @@ class World:
         return httpx.Response(status, json=content, headers={"retry-after": "3"} if status == 429 else {})
 
     def answer(self, body: dict[str, Any]) -> bytes:
+        """Answer a query, and put its tokens on the bill."""
+        size = b'"input_tokens": %d' % (len(json.dumps(body)) // 4)
+        stream = self.make_answer(body).replace(b'"input_tokens": 10', size)
+        self.billed += count_tokens(stream)
+        return stream
+
+    def make_answer(self, body: dict[str, Any]) -> bytes:
         """Answer the newest intent, mostly after some calls."""
         if self.happens("a stream is cut", 0.01):
             whole = framed("anthropic", Said("", CUT))
@@ -138,6 +147,16 @@ class World:
         if self.happens("a companion crashes", 0.002):
             self.is_broken_until = anyio.current_time() + self.chance.choice((1.0, 600.0, 7200.0))
             raise ConnectionError("the database refuses connections")
+
+
+def count_tokens(stream: bytes) -> int:
+    """Return the tokens that the events of a stream report."""
+    prompt = completion = 0
+    for line in stream.decode().split("\n\n")[:-1]:
+        event = json.loads(line.partition("data: ")[2])
+        usage = event.get("usage") or event.get("message", {}).get("usage") or {}
+        prompt, completion = usage.get("input_tokens", prompt), usage.get("output_tokens", completion)
+    return prompt + completion
 
 
 BROKEN = png(9, 9)[:-20]
@@ -274,11 +293,13 @@ async def test_an_assistant_of_weeks_answers_each_intent_or_says_why_not(tmp_pat
         await anyio.sleep(7200)
         assert runtime.loom.state(str(id)) == "idle"
         assert await ask(await runtime.ensure("anna", assistant), 0, reasons)
+        usage = await runtime.read(lambda: runtime.loom.subtree_usage(str(id)))
     WORLDS.remove(world)
     sys.stdout.write(f"{INTENTS} intents: {dict(reasons)}; what happened: {dict(world.happened)}\n")
     for at, answer in enumerate(answers, start=1):
         is_answer = answer in (f"answer {at}", CUT)
         assert is_answer or re.match(r"\w+: .+", answer) or answer.startswith("truncated by "), answer
     assert reasons["answered"] > 0.8 * INTENTS
+    assert usage.total_tokens == world.billed
     with open_store(url) as store:
         assert not verify_loom(store).faults
