@@ -30,6 +30,7 @@ _DECISION: Final = re.compile(r"[Dd]ecisions? ((?:[ASV]-)?\d{4})(?:(?:,| and) ((
 _NUMBER: Final = re.compile(r"(?:[ASV]-)?\d{4}")
 _FOREIGN: Final = re.compile(
     r"(?<![\w-])(?:[A-Z]|ACP|HTTP|LOG|MCP|METRIC|OTEL|PAGE|WIRE)-\d{2}(?![\w-])"
+    r"|\((?:[VX]\d{1,2}(?:, )?)+\)|\bseed (?:decision )?\d{3}\b"
     r"|\btraps? \d+|\bsections? \d+\.\d of the "
     r"|(?<![\w-])(?:cantrip|circles|core|doors|hardening|kernel|landscape|language|long-life|protocols|providers|sandboxes"
     r"|second-step|supervision)\.md\b"

@@ -1,8 +1,9 @@
 """Agents, the players of roles: a plain function or a crystal, behind one protocol: JSON in, JSON text out.
 
 An agent declares the schemas of its input and its output, and answers; the dispatcher validates the answer
-(`dispatcher.py`). One call of an agent is one *physical* call. A crystal's own retries, for a provider that is busy or
-unreachable (`Retry`, SPEC 7.3), happen inside one call; the dispatcher retries answers that do not fit their schema.
+(`agent_dispatcher.py`). One call of an agent is one *physical* call. A crystal's own retries, for a provider that is
+busy or unreachable (`Retry`, SPEC 7.3), happen inside one call; the dispatcher retries answers that do not fit their
+schema.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 invocations: from its messages it reads the task and the steps so far, feeds them to the machine, makes the next call,
 and reports the result. So
 
-- each call of an agent is one utterance, and is in the loom before anything else happens (V14);
+- each call of an agent is one utterance, and is in the loom before anything else happens;
 - a tool request is a gate call of that utterance, which runs `ToolRegistry.call`;
 - the end is `done` with the response; a rejection is an end like any other;
 - after a crash the run resumes from the loom: no agent is asked again, no tool is run again;

@@ -1,4 +1,4 @@
-"""Plain JSON data that cannot change: the data of a response (V9).
+"""Plain JSON data that cannot change: the data of a response.
 
 A `Frozen` is a dict and a `FrozenList` a list, so that `json.dumps` takes them and they compare as such; they refuse to
 change. The keys of a `Frozen` can be read as attributes.

@@ -34,7 +34,7 @@ class FrozenModel(BaseModel):
 
 
 class Feedback(FrozenModel):
-    """Why a critic rejects: a `kind` for programs, a `message` for people. Neither is empty (V6)."""
+    """Why a critic rejects: a `kind` for programs, a `message` for people. Neither is empty."""
 
     kind: str = Field(min_length=1)
     message: str = Field(min_length=1)

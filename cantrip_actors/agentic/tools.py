@@ -1,7 +1,7 @@
-"""The registry of tools: the one way to a tool (seed 001, 7.2), and the tools as gates.
+"""The registry of tools: the one way to a tool, and the tools as gates.
 
 A tool is a function of one typed argument. `call` checks the type and runs it, once. A gate's body is `call`, so that
-everything that guards gates guards tools. A name registers once (V12): a tool cannot change during a run.
+everything that guards gates guards tools. A name registers once: a tool cannot change during a run.
 """
 
 from __future__ import annotations

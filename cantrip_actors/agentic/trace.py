@@ -100,7 +100,7 @@ def _build_step(content: str) -> TracedStep:
 
 
 def trace_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Return the trace of a run from its turns: `trace_of(runtime.loom.turns(entity_id))`, also of a failed run (V14).
+    """Return the trace of a run from its turns: `trace_of(runtime.loom.turns(entity_id))`, also of a failed run.
 
     Raises CrystalError for turns of an entity that no controller drove.
     """

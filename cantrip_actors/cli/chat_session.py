@@ -70,7 +70,7 @@ HELP: Final = """\
 /history [N]  the last N messages
 /help         this list
 /quit         leave (so does ctrl-D); `cantrip chat NAME` continues
-A line that ends with \\ goes on in the next one; so do the lines between two lines of \"\"\"."""
+A line that ends with \\ continues on the next one; so do the lines between two lines of \"\"\"."""
 
 FindEntity = Callable[[Runtime], Awaitable[tuple[Entity, Cantrip | None]]]
 
@@ -308,7 +308,7 @@ class ChatSession:
                 if rest:
                     await self._say(rest)
                 else:
-                    self._screen.write_line("· your next message begins a copy that goes on from here")
+                    self._screen.write_line("· your next message begins a copy that continues from here")
             case _:
                 self._screen.write_line(f"· {command} is no command here: /help lists them")
         return True

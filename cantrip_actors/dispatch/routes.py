@@ -1,7 +1,8 @@
 """Dispatches over HTTP, as `cantrip dispatch`: list, read and create them, approve, reject and unblock them.
 
 A decision is an entry of the dispatch's log, in the capacity of a human, by the token's name. Dispatches belong to no
-tenant: a token with one sees none. Their files are read and written in threads.
+tenant: a token with a tenant, or one that is limited to some cantrips, sees none. Their files are read and written in
+threads.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A feed follows one entity, or all of them. It reads durable events from the loom whenever the runtime reports new ones,
 and twice a second for those of other processes. The id of an event is its position in the log of the one entity, or in
-the loom. Upserts are folded from the runtime's events. Each event is
-encoded once, into a ring of frames from which every reader reads at its own pace. A newer frame of an item empties the
-older one, so a slow reader gets fewer steps and the same states.
+the loom. Upserts are folded from the runtime's events. Each event is encoded once, into a ring of frames from which
+every reader reads at its own pace. A newer frame of an item empties the older one, so a slow reader gets fewer steps
+and the same states.
 
 A reader that falls out of the ring reads the loom again from its last durable event, so a slow reader loses nothing
 durable. The memory of a feed is bounded by its ring, and the entity never waits for a reader.

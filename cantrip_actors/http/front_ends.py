@@ -5,7 +5,7 @@ person is asked, the episode ends; and within a call, a child begins, its texts 
 `FrontEndEncoder` finds them in events; a `FrontEndDialect` writes each of them as messages in JSON. `done` is no call:
 its argument is the answer.
 
-A stream that waits for a person ends, because that is how these protocols ask, and the entity goes on waiting. The
+A stream that waits for a person ends, because that is how these protocols ask, and the entity still waits. The
 client comes back with the decision. Its stream is made from the beginning of the episode again, without the parts
 before the decision, so the service stores no state between the two requests.
 """

@@ -1,7 +1,7 @@
 """The life of a loaded entity: one table of its stages, and one function that says what it may do now.
 
-Pure, like the rest of this package. The driver (`runtime/entity/driver.py`) reports changes; nothing else moves an
-entity from stage to stage.
+Pure, like the rest of this package. The runtime reports a change (`LoadedCells.change`), and `change_life` alone
+moves an entity from stage to stage.
 
     stage     change      next stage
     LOADING   begins      WORKING     its first intent is recorded, or its episode is resumed
@@ -265,7 +265,7 @@ def may(occasion: Occasion, standing: Standing) -> bool:
 
 
 RESTARTS: Final = 3
-"""Restarts of an entity after different crashes, within `PERIOD` seconds of work, before it is given up."""
+"""Restarts of a loaded entity after different crashes, before it is given up."""
 
 
 class CrashMark(NamedTuple):

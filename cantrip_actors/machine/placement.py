@@ -20,8 +20,8 @@ from typing import NamedTuple
 NONE_SEEN: Mapping[str, int] = MappingProxyType({})
 
 OVERLOADED = 1.25
-"""A node whose load is more than this multiple of the mean unloads idle entities, so that other nodes load them
-."""
+"""A node whose load is more than this multiple of the mean unloads idle entities, so that other nodes load
+them."""
 
 NOISE = 0.05
 """A difference to the mean of less than this part of a capacity is chance, and nothing is unloaded for it: where two

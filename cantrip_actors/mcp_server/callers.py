@@ -30,7 +30,7 @@ class McpCaller:
     """The client of a request. `runtime` is that of its tenant, `cantrips` are those that it may use, by name.
 
     `by` names it in records, and `door` names the door that vouches for it. `allows` says whether it has a scope
-    (`cantrip_actors.http.tokens`). `starting` raises Refused if it may not begin another entity now; it yields a
+    (`cantrip_actors.http.tokens`). `starting` raises CallerRefused if it may not begin another entity now; it yields a
     function that counts the one that it begins in the block.
     `page` is the address of the live page, where people decide requests; None if there is none.
     """
@@ -61,6 +61,6 @@ class McpCaller:
         return loom.has(entity_id) and (loom.header(loom.ancestry(entity_id)[-1]).cantrip_name or "") in self.cantrips
 
     def check(self, scope: str) -> None:
-        """Raise Refused if the client lacks a scope."""
+        """Raise CallerRefused if the client lacks a scope."""
         if not self.allows(scope):
             raise CallerRefused(f"this token lacks the scope {scope}")

@@ -66,7 +66,8 @@ class ToolWork:
         Work that `survives` may become a task, which the next process continues: its entity is long-lived, since
         closing a runtime cancels a one-shot entity.
 
-        Raises InvalidIntent, Refused, and the errors of `Runtime.start`, `invoke`, `start_fork` and `Entity.post`.
+        Raises InvalidIntent, CallerRefused, and the errors of `Runtime.start`, `invoke`, `start_fork` and
+        `Entity.post`.
         """
         caller.check(offer.scope)
         runtime, cantrip = caller.runtime, caller.cantrips[offer.cantrip]

@@ -4,10 +4,10 @@ Theory of operation. A *token* is a run of characters without white space; a mod
 text is shown when it has more new tokens than the gradient's current step. The gradient begins low, so that the
 beginning is seen at once, and climbs, so that a long text is not sent again for every word. Showing n tokens climbs as
 many steps as n uses up. Three times bound the wait: `max_latency` until anything is shown; `timeout` without news,
-after which the rest is shown; `max_wait` from the oldest token not shown, because a steady drip never reaches `timeout`
-(X1). With an `interval` none of this counts: a text is shown at once, and again after each interval.
+after which the rest is shown; `max_wait` from the oldest token not shown, because a steady drip never reaches
+`timeout`. With an `interval` none of this counts: a text is shown at once, and again after each interval.
 
-Counting and adding cost only the new part, not the whole text (X9). Nothing here reads a clock: `now` is in seconds.
+Counting and adding cost only the new part, not the whole text. Nothing here reads a clock: `now` is in seconds.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class GrowingText:
 
     @property
     def has_news(self) -> bool:
-        """Whether there is anything new to show: any character or, the first time, any token (X2)."""
+        """Whether there is anything new to show: any character or, the first time, any token."""
         return self._unshown and (self.shown or self.tokens > 0)
 
     @property

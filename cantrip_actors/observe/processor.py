@@ -11,14 +11,14 @@ An entity has one turn at a time. Its items begin with a delta or with a recorde
     Thinking, Text, Image       the parts of the answer that were not streamed
     ToolCall, ToolResult        a call has its arguments, and its output
     Usage                       the answer is whole: streamed items that it left open end with INCOMPLETE
-    StepComplete                the turn ends, unless a call is open: then it waits for children, and goes on (LOOM-8)
+    StepComplete                the turn ends, unless a call is open: then it waits for children, and continues (LOOM-8)
     EpisodeEnded, EntityEnded   a turn without a commit has failed, or was cancelled
     StepFailed                  the turn failed: its actor crashed
 
 A text is shown by its gradient, then complete with the content of the finished item. A call is shown at its start, with
-its arguments as soon as they are complete (seed decision 001), and with its output. If a turn fails, every open item
-gets its `error` first (X3, X5); if it is cancelled, the turn event closes the open items (X4). The error of a failed
-turn has the code of the crystal's own error, if it reported one (seed decision 002).
+its arguments as soon as they are complete, and with its output. If a turn fails, every open item gets its `error`
+first; if it is cancelled, the turn event closes the open items. The error of a failed turn has the code of the
+crystal's own error, if it reported one.
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ class _Turn:
     # The end
 
     def complete(self, event: StepCompleteEvent) -> Sequence[Output]:
-        """End a turn that is in the loom, unless a call waits for children: then its utterance goes on."""
+        """End a turn that is in the loom, unless a call waits for children: then its utterance continues."""
         open_calls = [item.call_id for item in self.items.values() if item.call_id is not None]
         if is_cut(event):
             return self.cancel()

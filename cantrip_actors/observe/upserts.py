@@ -64,7 +64,7 @@ class ThinkingUpsert(_Item, frozen=True, kw_only=True, tag="thinking"):
 class ToolCallUpsert(_Item, frozen=True, kw_only=True, tag="tool_call"):
     """A call and, once it exists, its output. The item is the call's, never the output's.
 
-    `create` comes before the arguments are known: do not rely on its `tool_arguments` (seed decision 001). An `update`
+    `create` comes before the arguments are known: do not rely on its `tool_arguments`. An `update`
     has the arguments as soon as they are complete; later ones have the tool's progress, its latest line, as
     `tool_output`. A call that failed is `complete` with
     `tool_output_is_error`; `error` means that no output will come.

@@ -446,7 +446,7 @@ class Committed(
 
     `snapshot` is the sandbox of a code circle as this turn left it.
 
-    If it ends the episode of a long-lived entity, `children` says whether background children of the entity go on.
+    If it ends the episode of a long-lived entity, `children` says whether background children of the entity continue.
     """
 
     entity_id: str
@@ -506,7 +506,7 @@ class Undone(_Record, frozen=True, tag="undone"):
     """The entity is back before its last intent: the records since then are in force no longer (`undone.py`).
 
     They include the turns `first` … `last`; without any turn, `last` is less than `first`. `key` and `sender` are those
-    of the mail that this record takes. `children` says whether background children from before that intent go on.
+    of the mail that this record takes. `children` says whether background children from before that intent continue.
     """
 
     entity_id: str
@@ -567,7 +567,7 @@ class Ended(_Record, frozen=True, tag="ended"):
 
     `reason` says how it ended, and `detail` explains that to a person. `ward` is the ward that ended it. `usage` is the
     cost of answers that broke the crystal's contract, which no utterance includes. `key` and `sender` are those of the
-    mail that this record takes. If only an episode is over, `children` says whether background children go on.
+    mail that this record takes. If only an episode is over, `children` says whether background children continue.
     """
 
     entity_id: str

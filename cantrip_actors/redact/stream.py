@@ -20,7 +20,7 @@ WORD = 8192
 """A longer word is released except for its end: it is data, in which a key may begin anywhere."""
 
 SOON = 2048
-"""So much held text is searched again after each white space: it is held because a secret may go on."""
+"""So much held text is searched again after each white space: it is held because a secret may continue."""
 
 STEPS = 8
 """More held text, as in the block of a key, is searched again when it has grown by one part in this many, or the block

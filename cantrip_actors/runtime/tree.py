@@ -449,7 +449,7 @@ class Tree(Core):
             return forgotten
         replaced = wanted._replace(scrubs=False)
         async with self.launcher.lock("forget"):  # one at a time: each holds the leases of the entities
-            try:  # as another process would: entities go on meanwhile
+            try:  # as another process would: entities continue meanwhile
                 forgotten = await self._forget_in_thread(replaced)
             except Fenced:  # a tree was unloaded meanwhile
                 forgotten = await self._forget_in_thread(replaced)

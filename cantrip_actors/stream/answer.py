@@ -138,7 +138,7 @@ class AnswerStream:
 
 
 def _find_error(end: ResponseError | ResponseDone) -> StreamError:
-    """Return the error of a response that ended in one (seed decision 002)."""
+    """Return the error of a response that ended in one."""
     fallback = "RESPONSE_ERROR"
     if isinstance(end, ResponseDone):
         fallback = end.finish_reason or fallback

@@ -112,7 +112,7 @@ class FinalFunctionCallOutput(WireValue, frozen=True, tag="function_call_output"
 
 
 class FinalImage(WireValue, frozen=True, tag="image"):
-    """An image that the model made: its description, never its bytes (our extension; streams from elsewhere lack it).
+    """An image that the model made: its description, never its bytes (an extension of this project).
 
     `digest`, SHA-256 of its bytes in hex, names it in the loom; `url` is set where it is only an address.
     """
@@ -191,7 +191,7 @@ class ItemCancelled(WireValue, frozen=True, tag="item_cancelled"):
 
 
 class ResponseDone(WireValue, frozen=True, tag="response_done"):
-    """The response is complete. `error` belongs to status "error", and may be missing there (seed decision 002)."""
+    """The response is complete. `error` belongs to status "error", and may be missing there."""
 
     type: ClassVar[Literal["response_done"]] = "response_done"
     status: ResponseStatus

@@ -1,4 +1,4 @@
-"""Run blocking work in a thread, so that it has ended when its caller goes on, also if the caller is cancelled.
+"""Run blocking work in a thread, so that it has ended when its caller continues, also if the caller is cancelled.
 
 Nothing can stop a thread. A cancelled caller asks the work to end, if the work can be asked, and waits for it; after
 the grace it leaves the thread behind, and reports that. Work that had not begun is never done.

@@ -1,12 +1,11 @@
-"""The Arithmetic domain: two workers, three tools, and a critic that checks route and result (seed 001).
+"""The Arithmetic domain: two workers, three tools, and a critic that checks route and result.
 
     task = ArithmeticTask(op="MUL", a=12, b=7)
     response = await run(task, dispatcher=make_agent_dispatcher(), tool_registry=make_tool_registry())
 
 An example of a domain for `cantrip_actors.agentic`. Each role is a deterministic function without state, and has
 instructions for a crystal that plays it; the critic, or a schema, finds the mistakes of a crystal. Numbers are whole
-numbers of any size, and nothing else becomes one: `"1"`, `1.0` and `true` are schema errors (V5). Everything is frozen
-(V4).
+numbers of any size, and nothing else becomes one: `"1"`, `1.0` and `true` are schema errors. Everything is frozen.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ class ArithmeticPlannerInput(FrozenModel):
 
 
 class ArithmeticPlannerOutput(PlannerOutput[ArithmeticTask]):
-    """The unchanged task, and one of the two workers: any other id is a schema error (V2)."""
+    """The unchanged task, and one of the two workers: any other id is a schema error."""
 
     worker_id: WorkerId
 
@@ -137,7 +136,7 @@ class ArithmeticWorkerOutput(WorkerOutput[ArithmeticResult]):
     """A result, or a tool request with arguments of that tool's type.
 
     A worker has no other way to report that it cannot compute: the seed's "error signal" is undefined, so only
-    `tool_request` is legal (V7).
+    `tool_request` is legal.
     """
 
     tool_args: ClassVar[Mapping[str, type[BaseModel]]] = _TOOLS
@@ -154,7 +153,7 @@ class ArithmeticCriticInput(FrozenModel):
 
 
 class ArithmeticDecision(Decision):
-    """A decision whose ACCEPT has no feedback (V3)."""
+    """A decision whose ACCEPT has no feedback."""
 
     @model_validator(mode="after")
     def _check_no_feedback(self) -> Self:

@@ -100,7 +100,7 @@ class AccountNotLocked(SimStore):
 
 
 class UnlockedPost(SimStore):
-    """A sender does not lock the tree that it posts to. (The specification's form: `places` without `for share`.)"""
+    """A sender does not lock the tree that it posts to. (`places` is read without `for share`.)"""
 
     def _lock(self, db: Any, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
         if not posts:
@@ -146,7 +146,7 @@ class KeyNotUnique(SimStore):
 
 
 class Unordered(SimStore):
-    """The rows of several trees are locked in no order. (The specification's form: a claim without an order.)"""
+    """The rows of several trees are locked in no order. (A claim without an order.)"""
 
     def _lock(self, db: Any, entities: Sequence[str], *, claims: bool, posts: bool) -> None:
         entities = sorted(entities)

@@ -30,7 +30,7 @@ class Migrated(NamedTuple):
 
 
 def check_version(where: str, version: int, readable_by: int | None, *, read_only: bool, migrate: Migrate) -> None:
-    """Raise LoomError if tables of version `found` can be neither used as they are nor upgraded.
+    """Raise LoomError if tables of that `version` can be neither used as they are nor upgraded.
 
     `readable_by` is the earliest version that can use them, None if they do not say. Raises EarlierTables, a LoomError.
     """

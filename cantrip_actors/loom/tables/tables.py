@@ -148,7 +148,7 @@ class TableStore(ForgettingTables):
         if not (missing or turns or begun or mails or taken):
             return [*self._draw_numbers(db, "seqs", len(records))], iter(())
         named = [(turn,) for turn in turns.difference(map(get_committed_turn, records))]
-        mail: list[Iterable[Any]] = []
+        mail_rows: list[Iterable[Any]] = []
         mail_numbers: Iterable[int] = ()
         with self._pipeline(db):
             # each statement sees what was committed before it began: once locked, these trees do not change
@@ -159,14 +159,12 @@ class TableStore(ForgettingTables):
             tokens = self._fetch_each(db, f"{_TOKENS} {self._locked}", "entity", begun) if begun else ()
             numbers = self._draw_numbers(db, "seqs", len(records))
             if mails:
-                mail.append(
-                    self._fetch_each(
-                        db, _BY_KEY, "id, key", [(entity_id.entity_id, entity_id.key) for entity_id in mails]
-                    )
+                mail_rows.append(
+                    self._fetch_each(db, _BY_KEY, "id, key", [(mail.entity_id, mail.key) for mail in mails])
                 )
                 mail_numbers = self._draw_numbers(db, "mails", len(mails))
-            mail += [db.execute(f"{MAIL_ROWS} where mail.no = ?", (no,)) for no in taken]
-        known.fill(found, dict(owners), dict(tokens), [decode_mail_row(row) for rows in mail for row in rows])
+            mail_rows += [db.execute(f"{MAIL_ROWS} where mail.no = ?", (no,)) for no in taken]
+        known.fill(found, dict(owners), dict(tokens), [decode_mail_row(row) for rows in mail_rows for row in rows])
         return sorted(numbers), iter(sorted(mail_numbers))
 
     def _write(self, db: Connection, plan: Plan) -> None:

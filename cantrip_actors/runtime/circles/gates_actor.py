@@ -4,7 +4,7 @@
 that boundary is a crash of this actor, which the entity's actor observes as its own.
 
 It is a child in the nursery of the entity's actor, and each call is bounded by its caller: a cancelled call has ended
-when the entity goes on. The circle actor for entities that write programs is in `program_actor.py`.
+when the entity continues. The circle actor for entities that write programs is in `program_actor.py`.
 """
 
 from __future__ import annotations

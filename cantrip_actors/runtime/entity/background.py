@@ -1,6 +1,6 @@
 """Background children: those for which an entity does not wait (`call_agent(…, wait=False)`), while they are under way.
 
-They are tasks in the nursery of their parent's actor, as all children are. The log says which of them are under way:
+They are children of their parent's actor, as all children are. The log says which of them are under way:
 those whose `ChildStarted` is a background one, and whose answer no later record has. So a new incarnation of the parent
 loads them again, and takes the answers of those that have ended meanwhile from their logs: no answer is lost, and none
 comes in twice. A child that has ended only notifies its parent.

@@ -54,7 +54,7 @@ from supervisors.reasons import render_exception
 
 
 class EntityActor(Actor):
-    """Drives one entity from its first intent to its end. Its circle and its children are tasks in its nursery."""
+    """Drives one entity from its first intent to its end. Its circle and its children are children of its actor."""
 
     has_children: ClassVar[bool] = True
     max_restarts: float = math.inf  # each child bounds its own

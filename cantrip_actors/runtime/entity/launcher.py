@@ -65,7 +65,7 @@ RESTARTS: Final = Backoff(first=1.0, factor=4.0)
 """The delays before the restarts of an entity: none, 1 s, 4 s, with jitter."""
 
 STOP_GRACE: Final = 60.0
-"""Seconds that an entity has to end its work and to record its end. It is killed after them: its log goes on later."""
+"""Seconds that an entity has to end its work and to record its end. It is killed after them: it is resumed later."""
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -287,7 +287,7 @@ class Launcher:
     async def adopt(self, entity_id: str, cantrip: Cantrip) -> None:
         """Give a long-lived entity another cantrip: unload it once it is idle, and load it with this one.
 
-        If another process runs it, it goes on there with the cantrip of that process: its mail reaches it there, and
+        If another process runs it, it continues there with the cantrip of that process: its mail reaches it there, and
         this process continues with this cantrip what it loads later. Raises LoomError, EntityEnded.
         """
         async with self.lock(entity_id):

@@ -95,10 +95,10 @@ class Performer:
         recorder: the entity's state.
         reader: its mail.
         checkpoints: its checkpoints.
-        children: the nursery of its actor, for its circle and its children.
+        children: the task group of its actor, for its circle and its children.
         maker: makes the cells of children.
         wait_for_mail: waits until the actor is notified of mail.
-        was_cut: says whether the driver cut the action under way short, and the actor itself goes on. Otherwise a
+        was_cut: says whether the driver cut the action under way short, and the actor itself continues. Otherwise a
             cancellation ends the whole actor, and its children with it.
     """
 

@@ -96,7 +96,7 @@ class Outages:
     def keeps_waiting(
         self, entity_id: str, began: float, now: float, patience: float, *, attempt: float | None = None
     ) -> bool:
-        """Return whether a caller that began to wait at a time goes on, when an attempt has failed.
+        """Return whether a caller that began to wait at a time continues after a failed attempt.
 
         For `patience` seconds every caller does. A caller that came during the attempt waits for the next one: the loom
         may have been mended in between. `attempt` is when the attempt began; left out, it is the last one of this list.

@@ -308,17 +308,17 @@ class Queues:
         if now < self._sweeps_at.get(name, -math.inf):
             return False
         self._sweeps_at[name] = now + max(POLL_INTERVAL * SELDOM, len(entities) * SWEEP)
-        membership = frozenset(self._here.get(name, ()))
-        over, absent = await self._core.in_store(partial(self._select_without_entity, account, entities, membership))
+        here = frozenset(self._here.get(name, ()))
+        over, absent = await self._core.in_store(partial(self._select_without_entity, account, entities, here))
         return bool(over or absent) and await self._change(name, partial(free, over, absent)) > 0
 
     def _select_without_entity(
-        self, account: Account, entities: Sequence[str], membership: frozenset[str]
+        self, account: Account, entities: Sequence[str], here: frozenset[str]
     ) -> tuple[list[str], list[str]]:
         store = self._core.store
         over, absent = [], []
         for entity in entities:
-            if entity in membership:
+            if entity in here:
                 continue
             life = store.life(entity)
             if _is_over(life) or (life is None and is_gone(account.places[entity].owner)):
