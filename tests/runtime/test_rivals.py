@@ -6,7 +6,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_actors import Entity, EntityEnded, InvalidIntent, Runtime
+from cantrip_actors import Entity, EntityEnded, InvalidIntent, Runtime, RuntimeClosed
+from cantrip_actors.loom import name_lease
 from tests.runtime.spells import cantrip, done
 
 
@@ -99,3 +100,24 @@ async def test_an_entity_that_ended_in_another_runtime_is_refused_here(tmp_path:
             await other.entity("keeper").stop()
         with pytest.raises(EntityEnded):
             await keeper.send("two")
+
+
+@pytest.mark.rule("LOOM-2")
+async def test_a_name_is_free_in_other_runtimes_when_its_entity_could_not_begin(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/loom.db"
+    async with Runtime.open(url) as one, Runtime.open(url) as two:
+        await one.drain(0)
+        with pytest.raises(RuntimeClosed):
+            await one.invoke(SPELL, "one", name="keeper")
+        with anyio.fail_after(60):
+            entity = await two.ensure("keeper", SPELL)
+            assert (await entity.send("two")).result == "two"
+
+
+async def test_a_caller_that_waits_for_a_name_can_be_cancelled(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/loom.db"
+    async with Runtime.open(url) as one, Runtime.open(url) as two:
+        await one._tree.claim(name_lease("keeper"))
+        with anyio.move_on_after(60) as scope:
+            await two.ensure("keeper", SPELL)
+        assert scope.cancelled_caught
