@@ -210,14 +210,8 @@ class Beginnings:
         except Held:
             return False
         finally:
-            self._release_name(name, tenant)
+            tree.writer.cast(Release(lease))
         return True
-
-    def _release_name(self, name: str, tenant: str) -> None:
-        """Let other processes use a name, unless an entity that is loaded here has it."""
-        scoped = scope_name(tenant, name)
-        if self._tree.living.find_named(scoped) is None:
-            self._tree.writer.cast(Release(name_lease(scoped)))
 
     async def _begin_once(self, beginning: Beginning) -> None:
         if not await self._has_begun(beginning.identity.entity_id):
@@ -354,12 +348,13 @@ class Beginnings:
         name, tenant = beginning.identity.name, beginning.identity.tenant
         if name is None:
             return await self._launch_with_tools(beginning, waits=waits)
-        async with self._tree.launcher.lock(name_lease(scope_name(tenant, check_name("name", name)))):
+        lease = name_lease(scope_name(tenant, check_name("name", name)))
+        async with self._tree.launcher.lock(lease):
             try:
-                await self._claim_name(name, tenant)
-                return await self._launch_with_tools(beginning, waits=waits)
-            finally:
-                self._release_name(name, tenant)
+                await self._claim_name(name, tenant, lease)
+                return await self._launch_with_tools(beginning, waits=True)
+            finally:  # its log has the name now, or it has not begun
+                self._tree.writer.cast(Release(lease))
 
     async def _launch_with_tools(self, beginning: Beginning, *, waits: bool) -> Entity:
         if beginning.cantrip.circle.is_complete:
@@ -406,11 +401,11 @@ class Beginnings:
         waiter.is_recorded = True  # the first intent is not mail, so no later incarnation takes it
         return waiter
 
-    async def _claim_name(self, name: str, tenant: str) -> None:
+    async def _claim_name(self, name: str, tenant: str, lease: str) -> None:
         """Claim a name, so that no other process can use it before this entity has begun. Raises NameTaken."""
         held: Held | None = None
         try:
-            await self._tree.claim(name_lease(scope_name(tenant, name)))
+            await self._tree.claim(lease)
         except Held as error:
             held = error
         if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:

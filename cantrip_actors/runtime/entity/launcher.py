@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from cantrip_actors.crystal.images import find_refused_file
-from cantrip_actors.loom import EntityFacts, Held, Quarantined, name_lease
+from cantrip_actors.loom import EntityFacts, Held, Quarantined
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.life import Occasion
 from cantrip_actors.machine.project import Life
@@ -280,9 +280,6 @@ class Launcher:
                 core.cantrips.note_unloaded(cell.entity_id, cell.plan.cantrip.unprovided)
         if core.store.shared:
             core.writer.cast(Release(cell.entity_id))
-            name = cell.plan.scoped_name
-            if name is not None:
-                core.writer.cast(Release(name_lease(name)))
 
     async def adopt(self, entity_id: str, cantrip: Cantrip) -> None:
         """Give a long-lived entity another cantrip: unload it once it is idle, and load it with this one.
