@@ -152,7 +152,7 @@ class ForgettingTables(MailTables):
 
     def _read_schedules(self) -> list[Timer]:
         rows = self._fetch_rows(_SCHEDULES, SCHEDULES)
-        return [decode_timer(decode_text(line)) for (line,) in rows]
+        return [decode_timer(decode_text(line).encode()) for (line,) in rows]
 
     def _find_uses(
         self, digests: Collection[str], doomed: Collection[int] = (), doomed_mail: Collection[int] = ()
