@@ -115,10 +115,11 @@ class JsonlStore(MemoryStore):
         try:
             self._open()
             with self._explain("cannot read"):
-                self._load(seal_key)
+                torn = self._load(seal_key)
             if not read_only:
+                self._refuse_lost_end()  # before the file is changed
+                self._mend_end(torn)
                 self._renew_head()
-                self._refuse_lost_end()
                 is_whole = not self._ends.describe_lost()
                 if is_whole and self._journal_size > WASTE + 2 * sum(map(len, self._dump_journal(NOTHING_ERASED))):
                     self._rewrite()()
@@ -149,8 +150,8 @@ class JsonlStore(MemoryStore):
                     f"close it there first, or open it read-only"
                 ) from error
 
-    def _load(self, seal_key: GivenKey) -> None:
-        """Read the file into memory."""
+    def _load(self, seal_key: GivenKey) -> int:
+        """Read the file into memory; return the number of the line after the last whole one."""
         batch: list[tuple[int, bytes]] = []
         left = end = number = 0
         self._ends = ends = EndReader(self._read_noted_end())  # before the lines: a writer may be at work
@@ -180,8 +181,7 @@ class JsonlStore(MemoryStore):
             _log.warning("loom.acknowledged_missing", path=self.where, missing=lost)
         if damaged := self._damaged:
             _log.warning("loom.damaged", path=self.where, lines=damaged[:20], count=len(damaged))
-        if not self.read_only:
-            self._mend_end(number + 1)
+        return number + 1
 
     def _read_lines(self) -> Iterator[bytes]:
         """Yield the lines of the file; the last one also if it lacks only its newline."""
@@ -308,11 +308,13 @@ class JsonlStore(MemoryStore):
         """Complete the last line, or cut off what a killed process left from that line on, and report it."""
         file, end = self._file, self._file.end
         size = os.fstat(file.fd).st_size
-        if end > size:
-            file.end = size
-            file.append(b"\n")
-        elif end < size:
-            self._disk.truncate(file.fd, end)
+        with self._explain("cannot repair"):
+            if end > size:
+                file.end = size
+                file.append(b"\n")
+            elif end < size:
+                self._disk.truncate(file.fd, end)
+        if end < size:
             self.recovered = size - end
             hint = "a process was killed while it wrote this, which was never acknowledged"
             _log.warning("loom.torn_line", path=self.where, line=number, bytes=size - end, hint=hint)

@@ -27,7 +27,8 @@ class SubmissionIndex:
         return bisect_left(self._orders.get(queue, []), SubmissionPosition(1 - lowest, 0.0, ""))
 
     def add(self, row: SubmissionRow) -> None:
-        """Add a submission."""
+        """Add a submission, in place of one with its id: a file may have been rewritten while it was added."""
+        self.remove(row.id)
         self.rows[row.id] = row
         insort(self._orders.setdefault(row.queue, []), row.position)
 
