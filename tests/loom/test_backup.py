@@ -17,6 +17,7 @@ from cantrip_actors.loom import (
     DamagedLoom,
     Loom,
     Mail,
+    Store,
     Wanted,
     backup_loom,
     compact_loom,
@@ -335,6 +336,27 @@ def test_a_repair_keeps_a_copy_and_reports_what_it_drops(path):
         assert [one.mail.key for one in store.pending("b")] == ["k1"]
         assert [one.id for one in store.timers_due(math.inf)] == ["s", "t"]
         store.append(turn("b", "b9", None, 1))
+
+
+@pytest.mark.rule("C-53")
+def test_a_repair_keeps_the_mail_of_a_larger_inbox_and_mail_whose_key_was_used_before(path, monkeypatch):
+    with open_store(path) as store:
+        store.append([header("d", lasting=True)])
+        (row,) = store.post([intent("k", "d")])
+        store.append(
+            [IntentGiven("d", "go", AT, key="k"), *turn("d", "d1", None, terminated=True)], taken=[(0, row.no)]
+        )
+        store.post([intent("k2", "d")])
+        store.expire_mail("2027")
+        store.post([replace(intent("k", "d"), at="2026-12-01T00:00:00.000Z"), intent("k3", "d")])
+        waiting = store.pending("d")
+        assert len(waiting) == 3
+    edit(path, '"text":"b1"', '"text":"B1"')
+    monkeypatch.setattr(Store, "max_waiting", 1)
+    repair_loom(path)
+    with open_store(path) as store:
+        assert [pending.mail for pending in store.pending("d")] == [pending.mail for pending in waiting]
+        assert verify_loom(store).faults == []
 
 
 @pytest.mark.rule("C-53")
