@@ -292,8 +292,8 @@ class _Salvage:
             if root is not None:
                 self.left_out[root] += 1
         for mail in self.old.read_waiting_mail():
-            taken = self.keys.get((mail.entity_id, mail.key))
-            if taken is None or taken < mail.at:  # else a key that had expired was used again
+            taken_at = self.keys.get((mail.entity_id, mail.key))
+            if taken_at is None or taken_at < mail.at:  # else a key that had expired was used again
                 mail = replace(mail, images=bind_images(mail.images, self.old.read_blob))
                 self.target.post([mail], most=sys.maxsize)
         for timer in self.old.read_timers():
