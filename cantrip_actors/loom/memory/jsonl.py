@@ -24,7 +24,6 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -97,7 +96,6 @@ class JsonlStore(MemoryStore):
         self.recovered: int = 0
         self._disk = disk or Disk()
         self._file = LineFile(self.path, lambda: self._disk, read_only=read_only, synced=self.blocking)
-        self._writing = threading.Lock()  # an account may change while a thread writes records
         self._late: list[bytes] | None = None
         """While the file is rewritten: what was written to the old one meanwhile, and is no record."""
         self._is_large = False
@@ -363,22 +361,21 @@ class JsonlStore(MemoryStore):
     def _write_lines(self, lines: Sequence[bytes], head: Head | None = None) -> None:
         """Write lines at the end of the file, and then the head of a sealed loom; all or nothing."""
         data = b"\n".join([*lines, b""]) if lines else b""
-        with self._writing:
-            file, end, last = self._file, self._file.end, self._end.follow(lines)
-            first = self._encode_first_line(last, head or self._head)
-            try:
-                file.append(data if end else self._encode_first_line(self._end, self._head) + data)
-                if head is not None:
-                    file.overwrite(first)
-                elif self._has_end or not end:
-                    file.note(first)
-            except OSError as error:
-                if file.end != end:
-                    file.cut(end)
-                self._fail("cannot write to", error)
-            self._end, self._head, self._has_end = last, head or self._head, self._has_end or not end
-            if self._late is not None:
-                self._late += lines
+        file, end, last = self._file, self._file.end, self._end.follow(lines)
+        first = self._encode_first_line(last, head or self._head)
+        try:
+            file.append(data if end else self._encode_first_line(self._end, self._head) + data)
+            if head is not None:
+                file.overwrite(first)
+            elif self._has_end or not end:
+                file.note(first)
+        except OSError as error:
+            if file.end != end:
+                file.cut(end)
+            self._fail("cannot write to", error)
+        self._end, self._head, self._has_end = last, head or self._head, self._has_end or not end
+        if self._late is not None:
+            self._late += lines
         if file.end > LARGE and not self._is_large:
             self._warn_of_size()
 
@@ -404,7 +401,8 @@ class JsonlStore(MemoryStore):
 
     def _rewrite(self, erased: Erased = NOTHING_ERASED) -> Callable[[], None]:
         self._check_open()
-        self._late = []  # from here on no record is written
+        with self._writing:
+            self._late = []  # from here on no record is written
         try:
             if erased.plan.numbers and erased.plan.numbers[0] <= len(self._lines):
                 raise LoomError(f"{self.path} was written to meanwhile: nothing is forgotten, do it again")

@@ -14,6 +14,7 @@ import itertools
 import math
 import secrets
 import sys
+import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -88,6 +89,8 @@ class MemoryStore(Store):
         self._checkpoints: dict[str, bytes] = {}
         self._accounts: dict[str, str] = {}
         self._claims = 0
+        self._writing = threading.RLock()
+        """Held by each change, of a file and of the index: a file that is rewritten meanwhile has all of it."""
         self._key = secrets.token_bytes(32)
         self._closed = False
         self.seal = open_seal(seal_key, None, self.where, is_new=True)
@@ -100,7 +103,8 @@ class MemoryStore(Store):
             raise LoomError("the loom is closed: nothing can be recorded any more")
 
     def _transact(self, work: Callable[[None], T], *expected: type[Exception]) -> T:  # noqa: ARG002  # nothing to undo
-        return work(None)
+        with self._writing:
+            return work(None)
 
     def _look_up(
         self,
@@ -132,15 +136,18 @@ class MemoryStore(Store):
 
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
         """Change an account; the time is `now`, because no other process writes to this loom."""
-        old = self._accounts.get(name)
-        state, result = change(old, now)
-        if state != old:
-            self._change([JournalLine(account=(name, state))])
-        return result
+
+        def work(_: None) -> T:
+            old = self._accounts.get(name)
+            state, result = change(old, now)
+            self._change([JournalLine(account=(name, state))] if state != old else [])
+            return result
+
+        return self._transact(work)
 
     def accounts(self, prefix: str) -> dict[str, str]:
         """Return the accounts whose names begin with `prefix`."""
-        return {name: state for name, state in self._accounts.items() if name.startswith(prefix)}
+        return {name: state for name, state in list(self._accounts.items()) if name.startswith(prefix)}
 
     # ------------------------------------------------------------------------------------------------------------- mail
 
@@ -171,19 +178,19 @@ class MemoryStore(Store):
         """Forget mail that was settled before that time."""
         self._check_open()
         mail = self._known.mail
-        rows = {row.no: row for row in mail.rows.values() if row.no < mail.last}
+        rows = {row.no: row for row in list(mail.rows.values()) if row.no < mail.last}
         old = [
             TakenMail(row.no, row.entity_id, row.lane, row.taken)
             for row in rows.values()
             if row.taken is not None and get_time(self._decode_line(row.taken)) < before
         ]
-        settled = (rows[mail.no] for mail in select_settled(old, before, self.records))
-        self._change([JournalLine(expired=(row.entity_id, row.key)) for row in settled])
+        settled = [rows[mail.no] for mail in select_settled(old, before, self.records)]
+        self._transact(lambda _: self._change([JournalLine(expired=(row.entity_id, row.key)) for row in settled]))
 
     def faults(self) -> Iterator[str]:
         """Yield where the stored mail contradicts the lines."""
         places = self._known.places
-        for row in self._known.mail.rows.values():
+        for row in list(self._known.mail.rows.values()):
             if row.taken is not None:
                 try:
                     record = self._decode_line(row.taken)
@@ -228,8 +235,8 @@ class MemoryStore(Store):
 
     def list_submissions(self, after: str = "", limit: int = 500) -> list[SubmissionRow]:
         """Return submissions of all queues, by their ids."""
-        rows = self._known.submissions.rows
-        return [rows[id] for id in heapq.nsmallest(limit, (id for id in list(rows) if id > after))]
+        rows = [item for item in list(self._known.submissions.rows.items()) if item[0] > after]
+        return [row for _, row in heapq.nsmallest(limit, rows)]
 
     def find_submission(self, id: str) -> SubmissionRow | None:
         """Return the submission with that id."""
@@ -275,8 +282,9 @@ class MemoryStore(Store):
         replace_file = self._rewrite(erased)
 
         def complete() -> int:
-            replace_file()
-            self._apply_erased(erased)
+            with self._writing:
+                replace_file()
+                self._apply_erased(erased)
             for entity in (*wanted.entities, *wanted.forks):
                 self._checkpoints.pop(entity, None)
             return len(erased.blobs)
@@ -371,7 +379,7 @@ class MemoryStore(Store):
 
     def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
         """Return root entities that have ended and are not forgotten, after that one."""
-        places = iter(self._known.places.items())
+        places = iter(list(self._known.places.items()))
         if after is not None:
             places = itertools.dropwhile(lambda item: item[0] != after, places)
             next(places, None)
@@ -418,7 +426,7 @@ class MemoryStore(Store):
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""
         until, leases = read_boot_clock() + ttl, self._known.leases
-        leases.update({id: holder._replace(left=until) for id, holder in leases.items() if holder.owner == owner})
+        leases.update({id: holder._replace(left=until) for id, holder in [*leases.items()] if holder.owner == owner})
 
     def is_held(self, entity_id: str) -> bool:  # noqa: ARG002  # whichever it is
         """Return False: no other process opens the store."""

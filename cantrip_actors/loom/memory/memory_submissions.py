@@ -20,7 +20,8 @@ class SubmissionIndex:
         """Return the first submissions of a queue after a position."""
         order = self._orders.get(queue, [])
         first = bisect_right(order, after)
-        return [self.rows[position.id] for position in order[first : first + limit]]
+        rows = (self.rows.get(position.id) for position in order[first : first + limit])
+        return [row for row in rows if row is not None]  # another thread may have removed it meanwhile
 
     def count(self, queue: str, lowest: int) -> int:
         """Return how many submissions of at least this priority wait in a queue."""
