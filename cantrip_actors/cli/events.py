@@ -51,8 +51,9 @@ def events(
         if follow and after is None:
             begin = EventId(opened.last_number(), END_OF_RECORD)
         log = LoomLog(redacted_loom(opened, Redactor(secrets_of_environment())), begin)
+        number = log.begin
         while True:
-            read, has_more = log.read()
+            read, number, has_more = log.read(number)
             print_lines([as_json({**build_event_fields(found.event), "id": str(found.position)}) for found in read])
             if has_more:
                 continue

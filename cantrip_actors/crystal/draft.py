@@ -129,8 +129,11 @@ class Draft:
     """Whether server calls are items of the stream, as they are if the query has an observer."""
     _items: list[DraftItem] = field(default_factory=list)
     _out: list[Payload] = field(default_factory=list)
+    _calls: int = 0
+    """The number of calls."""
     _used_ids: set[str] = field(default_factory=set)
     _careful: bool = False
+    _cited: set[tuple[tuple[str, str], ...]] = field(default_factory=set)
     _half: dict[str, str] = field(default_factory=dict)
     _served: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
@@ -191,13 +194,15 @@ class Draft:
         self.end_flow()
         if not isinstance(name, str):
             raise ProviderError(f"{self.provider} sent a tool call without a name")
-        calls = 1 + sum(item.kind == "function_call" for item in self._items)
         name = self.find_gate(name)
         own = join_surrogates(call_id) if isinstance(call_id, str) else ""
+        self._calls += 1
         if self.utterance:
-            own = own or f"call_{self.utterance}_{calls}"
-            while own in self._used_ids:
-                own += "_"
+            own = own or f"call_{self.utterance}_{self._calls}"
+            if own in self._used_ids:
+                own = f"{own}_{self._calls}"
+                while own in self._used_ids:
+                    own += "_"
             self._used_ids.add(own)
         item = DraftItem(self._make_number(), "function_call", [], name, own)
         self._items.append(item)
@@ -259,7 +264,9 @@ class Draft:
             for name, text_part in parts.items()
             if isinstance(text_part, str) and text_part
         }
-        if citation and len(self.citations) < MOST_ITEMS and citation not in self.citations:
+        facts = tuple(citation.items())
+        if citation and len(self.citations) < MOST_ITEMS and facts not in self._cited:
+            self._cited.add(facts)
             self.citations.append(citation)
 
     def _make_number(self) -> str:

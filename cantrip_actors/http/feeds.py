@@ -161,7 +161,7 @@ class Feed:
                 self._loom_log = await self._runtime.read(
                     lambda: LoomLog(loom, EventId(loom.last_number(), END_OF_RECORD))
                 )
-                self._loom_number = self._loom_log.number
+                self._loom_number = self._loom_log.begin
         if self._entity_id is not None and not self._log.number:
             await self.read()
 
@@ -216,10 +216,9 @@ class Feed:
     async def _read_loom(self, log: LoomLog) -> None:
         has_more = True
         while has_more:
-            events, has_more = await self._runtime.read(log.read)
+            events, self._loom_number, has_more = await self._runtime.read(partial(log.read, self._loom_number))
             for durable in _select_durable(events):
                 self._publish_durable(durable)
-            self._loom_number = log.number
 
     async def _read_entity(self, entity_id: str) -> None:
         fetched = await self._runtime.read(partial(self._fetch, entity_id, self._offset))
@@ -323,8 +322,9 @@ class Feed:
                 await checkpoint()
             return
         log, has_more = LoomLog(loom, after), True
-        while has_more and log.number < number:
-            events, has_more = await self._runtime.read(log.read)
+        position = log.begin
+        while has_more and position < number:
+            events, position, has_more = await self._runtime.read(partial(log.read, position))
             frames = [_encode_durable(durable) for durable in _select_durable(events) if durable.id.number <= number]
             frames = await select(frames)
             yield b"".join(frame.data for frame in frames)

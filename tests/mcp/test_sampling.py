@@ -5,7 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, InvalidCantrip, Runtime, scripted
+from cantrip_actors import AllowanceSpent, Cantrip, Circle, InvalidCantrip, Runtime, scripted
 from cantrip_actors.looms import Sampled
 from cantrip_actors.mcp import http, inproc
 from cantrip_actors.observe.backfill import build_spans
@@ -69,6 +69,15 @@ async def test_a_crystal_answers_a_server_and_the_entity_pays(era: Any) -> None:
         assert runtime.loom.subtree_usage(outcome.entity_id).total_tokens == 42 + 2 * 2
     (context,) = contexts
     assert [(one.role, one.content) for one in context] == [("user", "OBEY the server."), ("user", "life")]
+
+
+async def test_the_answers_to_a_server_count_in_the_allowance_of_the_sender() -> None:
+    cantrip = asking(say("t__wonder", about="life"), crystal=sage(usage={"cost": 2.0}))
+    async with Runtime.open() as runtime:
+        runtime.set_allowance(1.0, by="anna")
+        await runtime.cast(cantrip, "go", by="anna")
+        with pytest.raises(AllowanceSpent):
+            await runtime.cast(cantrip, "go", by="anna")
 
 
 @pytest.mark.parametrize("era", ERAS)

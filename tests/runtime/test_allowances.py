@@ -1,12 +1,15 @@
 """What a caller, a tenant or all together may spend in a day or a month, wherever their work comes from (W-02)."""
 
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
 
 from cantrip_actors import AllowanceSpent, Cantrip, Circle, Runtime, scripted
+from cantrip_actors.runtime.loom.lease_renewal import LeaseRenewal
+from cantrip_actors.runtime.mail.hints import Hints
 from cantrip_actors.wards import max_turns
 
 pytestmark = pytest.mark.rule("W-02")
@@ -56,6 +59,44 @@ async def test_a_caller_begins_nothing_new_once_its_day_is_spent_until_the_next_
             await runtime.cast(SHOP, "tea", by="anna")
         runtime.set_allowance(None, by="anna")
         await runtime.cast(SHOP, "tea", by="anna")
+
+
+async def test_a_check_reads_each_record_once_however_many_entities_the_loom_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Runtime.open(cantrips=[SHOP]) as runtime:
+        runtime.set_allowance(100.0)
+        for _ in range(5):
+            await runtime.cast(SHOP, "tea")
+        store, read = runtime._tree.store, list[str]()
+        for name in ("records", "records_after", "headers", "header", "tip", "life"):
+            monkeypatch.setattr(store, name, partial(note, read, name, getattr(store, name)))
+        await runtime.check_allowance()
+        read.clear()
+        await runtime.check_allowance()
+        assert read == ["records_after"]
+
+
+def note(calls: list[str], name: str, function: Any, *args: Any, **named: Any) -> Any:
+    calls.append(name)
+    return function(*args, **named)
+
+
+async def test_the_runtime_needs_none_of_the_threads_of_its_service() -> None:
+    class Silent:
+        def listen(self, _: Any, stopped: Any) -> None:
+            stopped.wait()
+
+    threads = anyio.to_thread.current_default_thread_limiter()
+    for _ in range(int(threads.total_tokens)):  # each waits for the runtime, for example
+        await threads.acquire_on_behalf_of(object())
+    async with Runtime.open(cantrips=[SHOP]) as runtime:
+        runtime.set_allowance(1.0)
+        with anyio.fail_after(600):  # of virtual time
+            await runtime.cast(SHOP, "tea")
+    for helper in (LeaseRenewal(lambda: None, 60.0), Hints(Silent(), lambda: None)):  # type: ignore[arg-type]
+        helper.start()
+        await helper.stop()
 
 
 async def test_an_allowance_of_a_tenant_and_of_the_loom_counts_all_callers(tmp_path: Any) -> None:

@@ -1,5 +1,7 @@
 """Events with ids: read again after any of them, in any process, with the pieces of answers in between."""
 
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,3 +152,64 @@ async def test_a_feed_of_an_unknown_entity_raises_when_it_is_read() -> None:
         object.__setattr__(entity, "_id", "nobody")
         with pytest.raises(LoomError):
             await anext(entity.events(after="0"))
+
+
+class Faults:
+    """Lets one step of reading fail: before the loom is read, or after it was read in vain."""
+
+    def __init__(self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        """The number of the step that fails, from now on; 0 for none."""
+        tree, store = runtime._tree, runtime._tree.store
+        run = tree.in_store
+
+        async def in_store(work: Any) -> Any:
+            result = await run(work)
+            self.step()
+            return result
+
+        monkeypatch.setattr(tree, "in_store", in_store)
+        for name in ("records", "records_after", "tip"):
+            monkeypatch.setattr(store, name, partial(self.read, getattr(store, name)))
+
+    def step(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise LoomError("the loom does not answer")
+
+    def read(self, read: Any, *args: Any, **named: Any) -> Any:
+        self.step()
+        return read(*args, **named)
+
+
+FEEDS: dict[str, Any] = {
+    "of an entity": lambda runtime, entity: entity.events("0"),
+    "of an entity from now on": lambda runtime, entity: runtime.cluster.events(entity.id),
+    "of all entities": lambda runtime, entity: runtime.events(after="5.999999"),
+}
+
+
+@pytest.mark.rule("K-42")
+@pytest.mark.parametrize("feed", FEEDS)
+async def test_a_feed_gives_each_event_once_if_reading_fails_at_any_step(
+    feed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Runtime.open() as runtime:
+        faults = Faults(runtime, monkeypatch)
+        entity = await runtime.invoke(cantrip(lambda _: done("bye")), "one")
+        await entity.episode()
+        feeds = [FEEDS[feed](runtime, entity) for _ in range(20)]
+        other = await runtime.invoke(cantrip(lambda _: done("bye")), "two")
+        await other.episode()
+        await entity.send("three")
+        expected = [await anext(feeds[0])]
+        while not isinstance(expected[-1], EpisodeEndedEvent) or expected[-1].entity_id != entity.id:
+            expected.append(await anext(feeds[0]))
+        for step, failing in enumerate(feeds[1:], 1):
+            faults.left, events = step, list[EntityEvent]()
+            with anyio.fail_after(60):  # of virtual time
+                while len(events) < len(expected):
+                    with suppress(LoomError):
+                        events.append(await anext(failing))
+            assert events == expected, f"step {step} failed"
+        assert faults.left > 0, "every step has failed once"

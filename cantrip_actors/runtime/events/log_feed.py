@@ -50,7 +50,8 @@ class LogFeed(Follower[T]):
         self._position = -1
 
     async def _read(self) -> Iterable[T]:
-        is_over, records = await self._tree.in_store(self._read_records)
+        is_over, records, position = await self._tree.in_store(self._read_records)
+        self._position = position  # not before: what was read in vain, for a cancelled caller, is read again
         if is_over:
             self.close()
         items = (self._select(event, self._log) for event in self._log.add_all(records))
@@ -59,11 +60,11 @@ class LogFeed(Follower[T]):
     def _choose_interval(self) -> float:
         return POLL_INTERVAL  # another process may run the entity
 
-    def _read_records(self) -> tuple[bool, Sequence[Record]]:
+    def _read_records(self) -> tuple[bool, Sequence[Record], int]:
+        """Return whether the entity is over, its records since the last reading, and the position of the last one."""
         loom = self._tree.loom
         is_over = loom.is_over(self._entity_id)  # read first, so that the records include the end
-        records, self._position = loom.records_since(self._entity_id, self._position)
-        return is_over, records
+        return is_over, *loom.records_since(self._entity_id, self._position)
 
 
 def follow_turns(tree: Tree, entity_id: str, after: int) -> LogFeed[Turn]:
@@ -121,16 +122,15 @@ class EventFeed(LogFeed[EntityEvent]):
         """Return whether the answer that an event belongs to was delivered already. Ids of turns sort by time."""
         return isinstance(event, StreamedEvent | StepStartEvent) and event.turn_id <= self._answered
 
-    def _read_records(self) -> tuple[bool, Sequence[Record]]:
-        is_over, records = super()._read_records()
+    def _read_records(self) -> tuple[bool, Sequence[Record], int]:
+        is_over, records, position = super()._read_records()
         while self._after is None:
-            later, position = self._tree.loom.records_since(self._entity_id, self._begin)
-            if position == self._position:
+            later, end = self._tree.loom.records_since(self._entity_id, self._begin)
+            if end == position:
                 self._after = EventId(len(records) - len(later), END_OF_RECORD)
             else:  # a record came in between
-                self._position = -1
-                is_over, records = super()._read_records()
-        return is_over, records
+                is_over, records, position = super()._read_records()
+        return is_over, records, position
 
     async def _read(self) -> Iterable[EntityEvent]:
         return self._tree.guard.redact_events(await super()._read())

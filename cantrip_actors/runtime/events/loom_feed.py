@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -31,11 +32,12 @@ class LoomFeed(Follower[EntityEvent]):
         super().__init__(tree.bus.subscribe())
         self._tree = tree
         self._log = LoomLog(loom, after)
+        self._number = self._log.begin
         self._wanted = wanted
         self._has_more = False
 
     async def _read(self) -> Iterable[EntityEvent]:
-        read, self._has_more = await self._tree.in_store(self._log.read)
+        read, self._number, self._has_more = await self._tree.in_store(partial(self._log.read, self._number))
         events = self._tree.guard.redact_events([replace(found.event, id=str(found.position)) for found in read])
         return events if self._wanted is None else filter(self._wanted, events)
 

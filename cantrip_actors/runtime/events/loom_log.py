@@ -36,27 +36,40 @@ class LoomEvent(NamedTuple):
     """The record that it is of. The bytes of its images are read on first use."""
 
 
+class LoomPage(NamedTuple):
+    """The events of some records, and the number of the last one: the next page begins after it."""
+
+    events: list[LoomEvent]
+    number: int
+    has_more: bool
+    """Whether there may be further events at once."""
+
+
 class LoomLog:
-    """Follows the records of all entities after a position. It reads the loom, in `read` only."""
+    """Reads the records of all entities after a position. It reads the loom, in `read` only.
+
+    Its caller keeps the number of the last record that it has handled. So a page that was read in vain, because the
+    loom failed or the caller was cancelled meanwhile, is read again.
+    """
 
     def __init__(self, loom: Loom, after: EventId) -> None:
         self._loom = loom
         self._after = after
-        self.number = after.number if after.part == END_OF_RECORD else max(0, after.number - 1)
-        """The number of the last record that was read."""
-        self._logs: OrderedDict[str, EventLog] = OrderedDict()
+        self.begin = after.number if after.part == END_OF_RECORD else max(0, after.number - 1)
+        """The number of the last record before the first page."""
+        self._logs: OrderedDict[str, tuple[int, EventLog]] = OrderedDict()
+        """By entity, the number of the last record that was read, and the log up to there."""
 
-    def read(self) -> tuple[list[LoomEvent], bool]:
-        """Return the events of the next records, and whether there may be further ones at once."""
-        numbered, last = self._loom.read_since(self.number, PAGE, settled=True)
+    def read(self, number: int) -> LoomPage:
+        """Return the events of the next records after the one with this number."""
+        numbered, last = self._loom.read_since(number, PAGE, settled=True)
         events = [
             found
-            for number, record in numbered
-            for found in self._read_record(number, record)
+            for own, record in numbered
+            for found in self._read_record(own, record)
             if found.position > self._after
         ]
-        has_more, self.number = last != self.number, last
-        return events, has_more
+        return LoomPage(events, last, last != number)
 
     def _read_record(self, number: int, record: Record) -> Sequence[LoomEvent]:
         try:
@@ -65,7 +78,7 @@ class LoomLog:
             return ()
         events = log.add(record)
         if not log.is_over:
-            self._logs[record.entity_id] = log
+            self._logs[record.entity_id] = number, log
             if len(self._logs) > REMEMBERED:
                 self._logs.popitem(last=False)
         images = get_images(record)
@@ -75,8 +88,8 @@ class LoomLog:
 
     def _take_log(self, entity_id: str, number: int) -> EventLog:
         """Return the log of an entity up to the record before this number."""
-        log = self._logs.pop(entity_id, None)
-        if log is None:
+        read, log = self._logs.pop(entity_id, (number, EventLog()))
+        if read >= number:  # it was not read yet, or this record is read again
             log = EventLog()
             records, _ = self._loom.records_since(entity_id)
             later, _ = self._loom.records_since(entity_id, number - 1)

@@ -150,8 +150,9 @@ class _Sender:
         state = await self._change()
         assert state.position is not None, "an account has a position"
         log, quarantines = LoomLog(self._core.loom, state.position), state.quarantines
+        number = log.begin
         while True:
-            events, has_more = await self._core.in_store(log.read)
+            events, number, has_more = await self._core.in_store(partial(log.read, number))
             for event in events:
                 kind = find_kind(event.event, self._webhook.events)
                 if kind is not None:
@@ -165,7 +166,7 @@ class _Sender:
                 with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
                     await anext(news)
                     news._skip()  # noqa: SLF001  # the next reading finds the events that they announce
-                await self._renew(_State(EventId(log.number, END_OF_RECORD)))
+                await self._renew(_State(EventId(number, END_OF_RECORD)))
 
     async def _send_quarantines(self, sent: tuple[QuarantineRow, ...] | None) -> tuple[QuarantineRow, ...] | None:
         """Send the quarantines that began and ended since the receiver was sent some; return those that it knows now.

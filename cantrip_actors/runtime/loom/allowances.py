@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from anyio import to_thread
+import anyio
 
 from cantrip_actors.runtime.loom.spending import Spending
 from cantrip_actors.terms.errors import AllowanceSpent
@@ -37,6 +37,7 @@ class Allowances:
         self._core = core
         self._amounts: dict[_Place, float] = {}
         self._spending: Spending | None = None
+        self._reading = anyio.Lock(fast_acquire=True)
 
     def set(self, most: float | None, tenant: str | None, by: str | None, per: AllowancePeriod) -> None:
         """Set an allowance, in US dollars; None removes it."""
@@ -53,10 +54,10 @@ class Allowances:
     async def check(self, tenant: str, by: str) -> None:
         """Raise AllowanceSpent if new work of a caller exceeds an allowance."""
         for place in self._find(tenant, by):
-            spending = self._spending
-            if spending is None:
-                spending = self._spending = Spending(self._core.loom)
-            spent = await to_thread.run_sync(partial(spending.sum, *place, self._core.read_time_of_day()))
+            async with self._reading:
+                self._spending = self._spending or Spending(self._core.loom)
+                work = partial(self._spending.sum, *place, self._core.read_time_of_day())
+                spent = await self._core.access.run_in_thread(work)
             if spent >= self._amounts.get(place, spent + 1):
                 raise AllowanceSpent(place.by, place.tenant, self._amounts[place], place.per, self._seconds_left(place))
 

@@ -17,6 +17,7 @@ import anyio
 from cantrip_actors.machine.node import may_renew
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.loom.outage_log import OutageLog
+from cantrip_actors.user_code.threads import run_to_end
 
 STALL: Final = 60.0
 """Seconds for which the event loop may be blocked without losing its leases."""
@@ -54,7 +55,7 @@ class LeaseRenewal:
         self._stopped.set()
         if self._thread is not None:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(self._thread.join)
+                await run_to_end(self._thread.join, anyio.CapacityLimiter(1))
 
     def _run(self) -> None:
         was_stalled, outage = False, OutageLog("leases could not be renewed", "leases are renewed again")

@@ -1,48 +1,51 @@
 """The spending of each caller: a fold of the loom, so that it survives restarts and includes other processes.
 
 An episode is paid by the sender of its intent, with everything below it. Days and months are those of UTC. Each look
-reads only the records since the last one.
+reads only the records since the last one, of all entities in the order of their numbers. A look may miss the last few
+seconds of a server that has given up a transaction (`loom/stores/settled.py`).
 """
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal
 
 from cantrip_actors.loom import Loom
-from cantrip_actors.stream.events import (
-    EntityEndedEvent,
-    EntityStartedEvent,
-    FoldedEvent,
-    StepCompleteEvent,
-    UsageEvent,
-)
-from cantrip_actors.stream.reading import format_instant, read_events
+from cantrip_actors.machine.project import Life, as_header, as_intent, compute_life, get_time, sum_usage
+from cantrip_actors.records.records import Record
 
 
-@dataclass
+@dataclass(slots=True)
 class _Spender:
-    """An entity that may spend more: where its log was read to, and who gave its intents, and when."""
+    """An entity that may spend more. `payer` is the sender of the intent that its root works on."""
 
-    parent: str | None
     tenant: str
-    position: int = -1
+    lasting: bool
+    root: _Spender | None
+    life: Life = Life.BUSY
+    payer: str = ""
     undated: float = 0.0
     """The spending since the last record that has a time."""
-    payers: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """The tenant, and the caller who pays."""
+        return self.tenant, (self.root or self).payer
 
 
 class Spending:
-    """The costs of this month, by day, tenant and sender of the intents."""
+    """The costs since the beginning of this month, by day, tenant and sender of the intents.
+
+    One thread at a time may use it.
+    """
 
     def __init__(self, loom: Loom) -> None:
         self._loom = loom
-        self._lock = threading.Lock()
-        self._known: set[str] = set()
-        self._accounts: dict[str, _Spender] = {}
-        self._costs: dict[tuple[str, str, str], float] = {}
+        self._number = 0
+        """The number of the last record that was read."""
+        self._spenders: dict[str, _Spender] = {}
+        self._costs: dict[tuple[str, tuple[str, str]], float] = {}
         self._month = ""
 
     def sum(self, tenant: str | None, sender: str | None, per: Literal["day", "month"], now: float) -> float:
@@ -50,60 +53,49 @@ class Spending:
 
         `now` is in seconds since 1970. May read a disk or a network: call it in a thread.
         """
-        with self._lock:
-            today = datetime.fromtimestamp(now, UTC).date().isoformat()
-            if today[:7] != self._month:
-                self._month, self._costs = today[:7], {}
-            self._read_all()
-            period = today if per == "day" else today[:7]
-            total = sum(
-                cost
-                for (day, of_tenant, payer), cost in self._costs.items()
-                if day.startswith(period) and tenant in (None, of_tenant) and sender in (None, payer)
-            )
-            return total + sum(
-                account.undated
-                for account in self._accounts.values()
-                if account.undated and tenant in (None, account.tenant) and sender in (None, self._payer(account))
-            )
+        today = datetime.fromtimestamp(now, UTC).date().isoformat()
+        if today[:7] > self._month:
+            self._month = today[:7]
+            self._costs = {place: cost for place, cost in self._costs.items() if place[0] >= self._month}
+        self._read_all()
+        period = today if per == "day" else today[:7]
+        dated = [(owner, cost) for (day, owner), cost in self._costs.items() if day.startswith(period)]
+        undated = [(spender.owner, spender.undated) for spender in self._spenders.values() if spender.undated]
+        return sum(
+            cost
+            for (of_tenant, payer), cost in (*dated, *undated)
+            if tenant in (None, of_tenant) and sender in (None, payer)
+        )
 
     def _read_all(self) -> None:
-        for header in self._loom.headers():
-            if header.entity_id not in self._known:
-                self._known.add(header.entity_id)
-                self._accounts[header.entity_id] = _Spender(header.parent_entity, header.tenant)
-        ended = [account for account in self._accounts if self._loom.is_over(account)]
-        for entity_id, account in self._accounts.items():
-            self._read(entity_id, account)
-        for entity_id in ended:
-            del self._accounts[entity_id]
+        has_more = True
+        while has_more:
+            numbered, last = self._loom.read_since(self._number, settled=True)
+            for _, record in numbered:
+                self._add(record)
+            has_more, self._number = last != self._number, last
 
-    def _read(self, entity_id: str, account: _Spender) -> None:
-        records, account.position = self._loom.records_since(entity_id, account.position)
-        for event in read_events(records):
-            match event:
-                case EntityStartedEvent():
-                    account.payers.append((format_instant(event.at), event.by))
-                case UsageEvent():
-                    account.undated += event.usage.cost
-                case FoldedEvent() | EntityEndedEvent():
-                    account.undated += event.usage.cost
-                    self._date(account, format_instant(event.at))
-                case StepCompleteEvent():
-                    self._date(account, format_instant(event.at))
-                case _:
-                    pass
+    def _add(self, record: Record) -> None:
+        header, entity_id = as_header(record), record.entity_id
+        if header is not None:
+            parent = self._spenders.get(header.parent_entity or "")
+            self._spenders[entity_id] = _Spender(header.tenant, header.lasting, parent and (parent.root or parent))
+        spender = self._spenders.get(entity_id)
+        if spender is None:
+            return  # it is over: a reward, for example
+        spender.undated += sum_usage([record]).cost or 0.0
+        at, intent = get_time(record), as_intent(record)
+        if at:
+            self._date(spender, at)
+        if intent is not None:
+            spender.payer = intent.sender or ""
+        if header is None:
+            spender.life = compute_life(record, spender.life, lasting=spender.lasting)
+        if spender.life >= Life.OVER:
+            del self._spenders[entity_id]
 
-    def _date(self, account: _Spender, at: str) -> None:
-        cost, account.undated = account.undated, 0.0
-        if cost and at.startswith(self._month):
-            place = at[:10], account.tenant, self._payer(account, at)
+    def _date(self, spender: _Spender, at: str) -> None:
+        cost, spender.undated = spender.undated, 0.0
+        if cost and at[:7] >= self._month:
+            place = at[:10], spender.owner
             self._costs[place] = self._costs.get(place, 0.0) + cost
-
-    def _payer(self, account: _Spender, at: str | None = None) -> str:
-        """Return who gave the intent that an entity works on; for a child, the root's at that time."""
-        root = account
-        while root.parent is not None and root.parent in self._accounts:
-            root = self._accounts[root.parent]
-        until = "~" if root is account or at is None else at  # its own log is read in order
-        return next((sender for when, sender in reversed(root.payers) if when <= until), "")

@@ -19,6 +19,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from cantrip_actors.loom import Store
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.user_code.threads import run_to_end
 
 GAP: Final = 0.005
 """The least seconds between two hints that are sent, and between two that are handled."""
@@ -61,7 +62,7 @@ class Hints:
         self._wanted.set()
         for thread in self._threads:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(thread.join)
+                await run_to_end(thread.join, anyio.CapacityLimiter(1))
 
     def _send_hints(self) -> None:
         while True:
