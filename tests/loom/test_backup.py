@@ -18,6 +18,7 @@ from cantrip_actors.loom import (
     Loom,
     Mail,
     Store,
+    Timer,
     Wanted,
     backup_loom,
     compact_loom,
@@ -34,11 +35,13 @@ from cantrip_actors.own_files.claims import list_loom_files
 from cantrip_actors.records.codec import Newer
 from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.image import Image
 from tests.loom.histories import AT, SNAPSHOT, header, run, turn
 from tests.loom.processes import python
 from tests.loom.test_forget import counted, dies_at
 from tests.loom.test_store import LASTING, Place
 from tests.loom.test_timers import note, schedule, timer
+from tests.pictures import png
 
 DAY = 86_400.0
 NOW = 1_795_500_000.0  # 2026-11-24
@@ -339,7 +342,7 @@ def test_a_repair_keeps_a_copy_and_reports_what_it_drops(path):
 
 
 @pytest.mark.rule("C-53")
-def test_a_repair_keeps_the_mail_of_a_larger_inbox_and_mail_whose_key_was_used_before(path, monkeypatch):
+def test_a_repair_keeps_all_mail_and_timers_that_wait(path, monkeypatch):
     with open_store(path) as store:
         store.append([header("d", lasting=True)])
         (row,) = store.post([intent("k", "d")])
@@ -349,6 +352,8 @@ def test_a_repair_keeps_the_mail_of_a_larger_inbox_and_mail_whose_key_was_used_b
         store.post([intent("k2", "d")])
         store.expire_mail("2027")
         store.post([replace(intent("k", "d"), at="2026-12-01T00:00:00.000Z"), intent("k3", "d")])
+        pictured = replace(intent("k4", "d"), images=(Image(png()),))
+        store.replace_timer(None, Timer(id="t", due=5.0, entity_id="d", mail=pictured))
         waiting = store.pending("d")
         assert len(waiting) == 3
     edit(path, '"text":"b1"', '"text":"B1"')
@@ -356,6 +361,7 @@ def test_a_repair_keeps_the_mail_of_a_larger_inbox_and_mail_whose_key_was_used_b
     repair_loom(path)
     with open_store(path) as store:
         assert [pending.mail for pending in store.pending("d")] == [pending.mail for pending in waiting]
+        assert store.timers("d")[0].mail.images[0].data == png()
         assert verify_loom(store).faults == []
 
 

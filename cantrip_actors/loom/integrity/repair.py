@@ -294,13 +294,16 @@ class _Salvage:
         for mail in self.old.read_waiting_mail():
             taken_at = self.keys.get((mail.entity_id, mail.key))
             if taken_at is None or taken_at < mail.at:  # else a key that had expired was used again
-                mail = replace(mail, images=bind_images(mail.images, self.old.read_blob))
-                self.target.post([mail], most=sys.maxsize)
+                self.target.post([self._bind_images(mail)], most=sys.maxsize)
         for timer in self.old.read_timers():
             if can_wait(timer, self.target):
-                self.target.replace_timer(None, timer)
+                bound = None if timer.mail is None else self._bind_images(timer.mail)
+                self.target.replace_timer(None, replace(timer, mail=bound))
         for row in self.old.read_submissions():
             self.target.add_submission(row)
+
+    def _bind_images(self, mail: Mail) -> Mail:
+        return replace(mail, images=bind_images(mail.images, self.old.read_blob)) if mail.images else mail
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""

@@ -25,6 +25,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -120,7 +121,7 @@ class JsonlStore(MemoryStore):
                 self._renew_head()
                 is_whole = not self._ends.describe_lost()
                 if is_whole and self._journal_size > WASTE + 2 * sum(map(len, self._dump_journal(NOTHING_ERASED))):
-                    self._rewrite()()
+                    self._rewrite()(set())
                 self._file.remove_new()
                 narrow_files([self.path])
                 if self._file.end > LARGE:
@@ -399,7 +400,7 @@ class JsonlStore(MemoryStore):
         hint = "SQLite suits it better, as it does not read a loom into memory: cantrip loom copy FROM sqlite:TO.db"
         _log.warning("loom.large", path=self.where, bytes=self._file.end, hint=hint)
 
-    def _rewrite(self, erased: Erased = NOTHING_ERASED) -> Callable[[], None]:
+    def _rewrite(self, erased: Erased = NOTHING_ERASED) -> Callable[[AbstractSet[str]], None]:
         self._check_open()
         with self._writing:
             self._late = []  # from here on no record is written
@@ -423,9 +424,10 @@ class JsonlStore(MemoryStore):
             self._late = None
             raise
 
-        def replace_file() -> None:
+        def replace_file(kept: AbstractSet[str]) -> None:
             with self._writing, self._explain("cannot rewrite"):
-                late, self._late = self._late or [], None
+                blobs = [encode_line(JournalLine(blob=self._blobs[digest])) for digest in kept]
+                late, self._late = [*blobs, *(self._late or [])], None
                 last = end.follow(late)
                 self._file.replace(fd, self._encode_first_line(last, head), b"".join(line + b"\n" for line in late))
                 self._end, self._has_end = last, True
@@ -452,7 +454,7 @@ class JsonlStore(MemoryStore):
 
     def scrub(self) -> None:
         """Rewrite the file without lines that are out of date."""
-        self._rewrite()()
+        self._rewrite()(set())
 
     def size(self) -> int:
         """Return the size of the file in bytes."""

@@ -32,6 +32,7 @@ from cantrip_actors.loom.stores.erasure import (
     check_ended,
     find_blobs_in_line,
     find_blobs_in_mail,
+    find_blobs_in_timer,
     is_schedule_for,
     make_blank_key,
 )
@@ -66,6 +67,8 @@ class Erased(NamedTuple):
     """The names, scoped, that led to one of the entities."""
     blobs: AbstractSet[str] = frozenset()
     """The digests of blobs that nothing refers to any more."""
+    last_mail: int = 0
+    """The number of the last mail when these blobs were found."""
 
 
 NOTHING_ERASED = Erased()
@@ -282,14 +285,24 @@ class MemoryStore(Store):
         replace_file = self._rewrite(erased)
 
         def complete() -> int:
-            with self._writing:
-                replace_file()
-                self._apply_erased(erased)
+            removed = self._replace(erased, replace_file)
             for entity in (*wanted.entities, *wanted.forks):
                 self._checkpoints.pop(entity, None)
-            return len(erased.blobs)
+            return removed
 
         return complete
+
+    def _replace(self, erased: Erased, replace_file: Callable[[AbstractSet[str]], None]) -> int:
+        """Make these changes, for which a new file was prepared; return how many blobs were removed.
+
+        A blob stays if mail or a timer refers to it that has come since the changes were planned.
+        """
+        with self._writing:
+            late = self._find_blobs_of_waiting(erased.blobs, self._known.mail.list_waiting_after(erased.last_mail))
+            replace_file(late)
+            unused = erased.blobs - late
+            self._apply_erased(erased._replace(blobs=unused))
+        return len(unused)
 
     def _erase(self, wanted: Erasure, leases: Mapping[str, int]) -> Erased:
         """Return the changes that forget entities; nothing is changed yet."""
@@ -313,8 +326,7 @@ class MemoryStore(Store):
                 mail.setdefault(row.no, (row, blank))
         names = {name for name, entity in known.names.items() if entity in wanted.entities}
         schedules = [timer.id for timer in self.timers() if is_schedule_for(timer, wanted.entities, names)]
-        erased = Erased(tombstones, plan, mail, schedules, names)
-        return erased._replace(blobs=self._find_unused_blobs(erased))
+        return self._plan_blobs(Erased(tombstones, plan, mail, schedules, names))
 
     def _select_mail(self, entity: str) -> Iterator[MailRow]:
         """Yield the mail of an entity: in its own inbox, or in that of its root for it."""
@@ -326,16 +338,24 @@ class MemoryStore(Store):
             ):
                 yield row
 
-    def _find_unused_blobs(self, erased: Erased = NOTHING_ERASED) -> AbstractSet[str]:
-        """Return the digests of the blobs that neither a record nor waiting mail refers to."""
-        digests, used = set(self._blobs), set[str]()
+    def _plan_blobs(self, erased: Erased = NOTHING_ERASED) -> Erased:
+        """Return the same changes, and the removal of the blobs that nothing refers to after them."""
+        mail = self._known.mail
+        last, digests, used = mail.last, set(self._blobs), set[str]()
         if digests:
             for number, line in self.lines():
                 used.update(find_blobs_in_line(erased.lines.get(number, line), digests))
-            for row, line in self._known.mail.read_lines():
-                if row.taken is None and row.no not in erased.mail:
-                    used.update(find_blobs_in_mail(line, digests))
-        return digests - used
+            rows = (row for row in mail.list_waiting_after(0) if row.no not in erased.mail)
+            used |= self._find_blobs_of_waiting(digests, rows)
+        return erased._replace(blobs=digests - used, last_mail=last)
+
+    def _find_blobs_of_waiting(self, digests: AbstractSet[str], rows: Iterable[MailRow]) -> AbstractSet[str]:
+        """Return which of these blobs are those of this waiting mail, or of timers."""
+        mail, timers = self._known.mail, self._known.timers.list_all()
+        return {
+            *(digest for row in rows for digest in find_blobs_in_mail(mail.get_line(row), digests)),
+            *(digest for _, _, line in timers for digest in find_blobs_in_timer(line, digests)),
+        }
 
     def _apply_erased(self, erased: Erased) -> None:
         known = self._known
@@ -362,17 +382,17 @@ class MemoryStore(Store):
             if header.lasting and header.scoped_name == name:
                 self._known.names[name] = header.entity_id
 
-    def _rewrite(self, erased: Erased = NOTHING_ERASED) -> Callable[[], None]:  # noqa: ARG002  # a store with a file does
-        """Write the loom after these changes to a new file; return a function that puts it in the file's place."""
-        return lambda: None
+    def _rewrite(self, erased: Erased = NOTHING_ERASED) -> Callable[[AbstractSet[str]], None]:  # noqa: ARG002  # a store with a file does
+        """Write the loom after these changes to a new file; return a function that puts it in the file's place.
+
+        That function takes the digests of blobs that are kept after all.
+        """
+        return lambda _: None
 
     def drop_unused_blobs(self) -> int:
-        """Delete the blobs that neither a record nor waiting mail refers to; return their number."""
-        erased = Erased(blobs=self._find_unused_blobs())
-        if erased.blobs:
-            self._rewrite(erased)()
-            self._apply_erased(erased)
-        return len(erased.blobs)
+        """Delete the blobs that no record, waiting mail or timer refers to; return their number."""
+        erased = self._plan_blobs()
+        return self._replace(erased, self._rewrite(erased)) if erased.blobs else 0
 
     def scrub(self) -> None:
         """Do nothing: replaced lines are gone already."""

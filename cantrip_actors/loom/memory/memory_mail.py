@@ -55,7 +55,11 @@ class MailIndex:
     def read_lines(self) -> Iterator[tuple[MailRow, bytes]]:
         """Yield every mail by its number, and its line if it waits."""
         for row in sorted(self.rows.values()):
-            yield row, self._lanes.get(row.entity_id, _NO_LANES)[row.lane].get(row.no, b"")
+            yield row, self.get_line(row)
+
+    def get_line(self, row: MailRow) -> bytes:
+        """Return the line of a mail, if it waits."""
+        return self._lanes.get(row.entity_id, _NO_LANES)[row.lane].get(row.no, b"")
 
     def replace(self, row: MailRow, taken: MailRow) -> None:
         """Put a row of taken mail in the place of another one."""

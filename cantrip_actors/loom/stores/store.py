@@ -266,7 +266,7 @@ class Store(LeaseStore):
 
     @abstractmethod
     def drop_unused_blobs(self) -> int:
-        """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
+        """Delete the blobs that no record, waiting mail or timer refers to; return how many."""
 
     @abstractmethod
     def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
