@@ -45,6 +45,7 @@ from cantrip_actors.loom.seal.line_file import Disk, LineFile, describe_failure
 from cantrip_actors.loom.seal.seal_key import GivenKey, Head, SealMark, open_seal
 from cantrip_actors.loom.stores.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.stores.lease import read_boot_id
+from cantrip_actors.loom.stores.read_budget import UNIT
 from cantrip_actors.loom.stores.rules import Place, Plan, Tree
 from cantrip_actors.loom.stores.store import Durability
 from cantrip_actors.machine.project import NOTED, Life
@@ -362,6 +363,7 @@ class JsonlStore(MemoryStore):
     def _write_lines(self, lines: Sequence[bytes], head: Head | None = None) -> None:
         """Write lines at the end of the file, and then the head of a sealed loom; all or nothing."""
         data = b"\n".join([*lines, b""]) if lines else b""
+        self._budget.spend(len(data) // UNIT)
         file, end, last = self._file, self._file.end, self._end.follow(lines)
         first = self._encode_first_line(last, head or self._head)
         try:

@@ -19,7 +19,7 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from cantrip_actors.loom.memory.journal import JournalLine
 from cantrip_actors.loom.memory.memory_index import MemoryIndex
@@ -38,9 +38,10 @@ from cantrip_actors.loom.stores.erasure import (
 )
 from cantrip_actors.loom.stores.inbox import TakenMail, mark_fault, select_settled
 from cantrip_actors.loom.stores.lease import NO_LEASES, Holder, QuarantineRow, make_holder, read_boot_clock
+from cantrip_actors.loom.stores.read_budget import UNIT, ReadBudget
 from cantrip_actors.loom.stores.rules import NONE_WAITS, Plan, Waiting
 from cantrip_actors.loom.stores.selection import EVERYTHING, LARGEST_PAGE, ListedEntity, Selection
-from cantrip_actors.loom.stores.store import EntitySpan, NextDue, Store
+from cantrip_actors.loom.stores.store import EntitySpan, NextDue, Postponed, Store
 from cantrip_actors.machine.project import EntityStanding, Life, Status, get_header, get_time
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
@@ -52,6 +53,9 @@ from cantrip_actors.records.timers import FIRST, Due, Timer
 from cantrip_actors.terms.errors import LoomError
 
 T = TypeVar("T")
+
+NUMBERS: Final = 100
+"""Numbers of lines that cost as much of a `ReadBudget` as a line."""
 
 
 class Erased(NamedTuple):
@@ -94,6 +98,7 @@ class MemoryStore(Store):
         self._claims = 0
         self._writing = threading.RLock()
         """Held by each change, of a file and of the index: a file that is rewritten meanwhile has all of it."""
+        self._budget = ReadBudget()
         self._key = secrets.token_bytes(32)
         self._closed = False
         self.seal = open_seal(seal_key, None, self.where, is_new=True)
@@ -104,6 +109,12 @@ class MemoryStore(Store):
         """Raise LoomError if nothing can be recorded."""
         if self._closed:
             raise LoomError("the loom is closed: nothing can be recorded any more")
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Return the result of `work`, or raise Postponed, as for a large read."""
+        if self.blocking:
+            raise Postponed
+        return self._budget.attempt(work)
 
     def _transact(self, work: Callable[[None], T], *expected: type[Exception]) -> T:  # noqa: ARG002  # nothing to undo
         with self._writing:
@@ -483,8 +494,11 @@ class MemoryStore(Store):
         numbers = self._known.list_numbers(entity_id)
         return attach_images(self._read(numbers[max(0, len(numbers) - limit) :]), self.blob)
 
-    def _read(self, numbers: Iterable[int]) -> Iterator[Record]:
-        return (decode(self._lines[number - 1]) for number in numbers)
+    def _read(self, numbers: Sequence[int]) -> Iterator[Record]:
+        self._budget.spend(len(numbers))
+        lines = [self._lines[number - 1] for number in numbers]
+        self._budget.spend(sum(map(len, lines)) // UNIT)
+        return map(decode, lines)
 
     def asides(self, entity_id: str) -> Sequence[tuple[int, Record]]:
         """Return an entity's rewards and moves, with their numbers."""
@@ -493,6 +507,7 @@ class MemoryStore(Store):
     def _read_tree_lines(self, root: str, first: int, expected: int = sys.maxsize) -> Iterator[tuple[int, bytes]]:  # noqa: ARG002  # they are in memory
         numbers = self._list_tree(root)
         for number in numbers[bisect_left(numbers, first) :]:
+            self._budget.spend(1)
             yield number, self._lines[number - 1]
 
     def _find_span(self, entity_id: str, after: int, count: int) -> EntitySpan | None:
@@ -511,6 +526,7 @@ class MemoryStore(Store):
         for entity in entities:
             numbers.extend(self._known.list_numbers(entity))
             entities.extend(self._known.below.get(entity, ()))
+        self._budget.spend(len(numbers) // NUMBERS)
         return sorted(numbers)
 
     def header(self, entity_id: str) -> Header | None:

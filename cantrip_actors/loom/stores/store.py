@@ -9,6 +9,7 @@ database writers on many machines; leases decide which of them may write for an 
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeVar
 
 from cantrip_actors.loom.seal.seal_key import UNSEALED, Head, Seal
 from cantrip_actors.loom.stores.blobs import bind_images
@@ -81,6 +82,10 @@ class EntitySpan(NamedTuple):
     """The stored last link of the tree, in a store that keeps it apart from the lines."""
 
 
+SET_BACK: Final = 1.0
+"""Seconds by which a clock that was set back is behind. The time of a server, read again, is less behind."""
+
+
 class Locked(LoomError):
     """Another process has held the lock of the loom for too long: nothing is recorded. Try again."""
 
@@ -115,6 +120,8 @@ class Store(LeaseStore):
     """Whether records and mail are committed in the order of their numbers."""
     loop_clock: LoopClock | None = None
     """The clock of the runtime's event loop, with which `clock` runs ahead in virtual time."""
+    _latest: float = 0.0
+    """The time that `clock` returned last."""
     connections: int = 0
     """The number of connections to a server so far: after each new one the loom may be another replica."""
     max_waiting: int = 1000
@@ -470,11 +477,17 @@ class Store(LeaseStore):
     def clock(self) -> float:
         """Return the seconds since 1970 by the clock of the loom; in virtual time it runs ahead as the event loop does.
 
-        Any thread may ask.
+        Each call returns a later time than the call before, so times order what happens in a process. Only a clock that
+        was set back by a second or more goes back. Any thread may ask.
         """
         loop = self.loop_clock
-        wall = self.read_clock()
-        return wall if loop is None else wall + loop.behind - (time.monotonic() - loop.now())
+        now = self.read_clock()
+        if loop is not None:
+            now += loop.behind - (time.monotonic() - loop.now())
+        if self._latest - SET_BACK < now <= self._latest:
+            now = math.nextafter(self._latest, math.inf)
+        self._latest = now
+        return now
 
     @abstractmethod
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
