@@ -426,9 +426,9 @@ class JsonlStore(MemoryStore):
             self._late = None
             raise
 
-        def replace_file(kept: AbstractSet[str]) -> None:
+        def replace_file(digests: AbstractSet[str]) -> None:
             with self._writing, self._explain("cannot rewrite"):
-                blobs = [encode_line(JournalLine(blob=self._blobs[digest])) for digest in kept]
+                blobs = [encode_line(JournalLine(blob=self._blobs[digest])) for digest in digests]
                 late, self._late = [*blobs, *(self._late or [])], None
                 last = end.follow(late)
                 self._file.replace(fd, self._encode_first_line(last, head), b"".join(line + b"\n" for line in late))

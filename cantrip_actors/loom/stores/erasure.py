@@ -106,10 +106,10 @@ def find_blobs_in_mail(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
         yield from (image.digest for image in decode_mail(line).images if image.digest in known)
 
 
-def find_blobs_in_timer(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
-    """Yield the digests in `known` of the images of a timer's mail, given its line."""
-    if _has_mention(line, known) and (mail := decode_timer(line).mail) is not None:
-        yield from (image.digest for image in mail.images if image.digest in known)
+def find_blobs_in_timer(line: bytes, digests: AbstractSet[str]) -> Iterator[str]:
+    """Yield those of `digests` that are of the images of a timer's mail, given its line."""
+    if _has_mention(line, digests) and (mail := decode_timer(line).mail) is not None:
+        yield from (image.digest for image in mail.images if image.digest in digests)
 
 
 def _list_blobs(record: Record) -> list[str]:
