@@ -41,7 +41,7 @@ import httpx
 import orjson
 from anyio.lowlevel import EventLoopToken, current_token
 
-from cantrip_actors.crystal.access import Access
+from cantrip_actors.crystal.access import Access, run_in_thread
 from cantrip_actors.crystal.answer_bytes import LARGEST_ANSWER, Body, read_body
 from cantrip_actors.crystal.draft import Decoder
 from cantrip_actors.crystal.failures import make_failure
@@ -49,6 +49,7 @@ from cantrip_actors.crystal.lessons import Adjusted
 from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
 from cantrip_actors.crystal.sse import ServerSentEvent, check_values
 from cantrip_actors.crystal.stand_ins import check_query
+from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.stream.wire import Payload, ResponseStart
 from cantrip_actors.terms.arguments import check, is_number
@@ -85,6 +86,8 @@ _CODE: Final = re.compile(r"<Code>([^<]*)</Code>")
 _MESSAGE: Final = re.compile(r"<Message>([^<]*)</Message>")
 _SHORTEST: Final = 5
 """Characters: a shorter text is not a key, and would be found everywhere."""
+
+_log: Final = get_logger("cantrip_actors.crystal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +278,9 @@ class Client:
         self.timeouts = timeouts or Timeouts()
         self._key = key
         self._key_header, self._before_key = key_header
-        self._headers = dict(headers)
+        self._headers = {name.lower(): value for name, value in headers.items()}  # else a key would be sent beside it
         self._access = access
-        self._secret_headers = _find_secret_headers(self._headers)
+        self._secret_headers = _find_secret_headers(headers)
         self._client = client
         self._record = None if record is None else Path(record)
         self._open: dict[EventLoopToken, _KeptClients] = {}
@@ -311,7 +314,7 @@ class Client:
                 heard.tell(decoder.fail(error))
             raise
         heard.tell(decoder.draft.take())
-        heard.save()
+        await heard.save()
         return response
 
     async def fetch(
@@ -419,15 +422,13 @@ class Client:
         if key and not (key.isascii() and key.isprintable()):
             raise CrystalError(f"{self.provider}: the API key has characters that no key has: was more copied than it?")
         headers = {
+            **REQUEST_HEADERS.get(),
             "content-type": "application/json",
             "accept": "text/event-stream, application/json",
             "accept-encoding": "identity",  # a compressed stream waits for its block to fill
             **({self._key_header: self._before_key + key} if key else {}),
             **self._headers,
         }
-        if added := REQUEST_HEADERS.get():
-            header_names = {name.lower() for name in headers}
-            headers.update({name: value for name, value in added.items() if name not in header_names})
         for name, value in own.items():
             headers[name] = f"{headers[name]},{value}" if name in headers and name != "content-type" else value
         if not key and self._access is not None:
@@ -474,7 +475,7 @@ class Client:
                     refusal.stop()
         text = self._scrub(body.decode(errors="replace"))
         if response.status_code < 400:
-            where = self._scrub(response.headers.get("location", "elsewhere"))
+            where = self._scrub(render_url(response.headers.get("location", "elsewhere")))
             error = f"{self.provider}: {self.address} sends us to {where}: check the provider's address"
             return ProviderError(error, status=response.status_code, retryable=False)
         try:
@@ -571,10 +572,22 @@ class _Hearing:
             for payload in payloads:
                 self._emit(payload)
 
-    def save(self) -> None:
-        """Record an event on each line, if the response is complete: others cannot be replayed."""
-        if self._record is not None:
-            text = self._scrub(b"\n".join(self._lines).decode(errors="replace"))
-            self._record.parent.mkdir(parents=True, exist_ok=True)
-            with self._record.open("a", encoding="utf-8") as file:
-                file.write(text + "\n")
+    async def save(self) -> None:
+        """Record an event on each line, if the response is complete: others cannot be replayed.
+
+        An answer that cannot be recorded is an answer all the same, because it was paid for.
+        """
+        if self._record is None:
+            return
+        record, lines, scrub = self._record, self._lines, self._scrub
+
+        def append() -> None:
+            text = scrub(b"\n".join(lines).decode(errors="replace")) + "\n"
+            record.parent.mkdir(parents=True, exist_ok=True)
+            with record.open("ab", buffering=0) as file:  # in one piece, between those of other queries
+                file.write(text.encode())
+
+        try:
+            await run_in_thread(append)
+        except OSError as error:
+            _log.warning("an answer cannot be recorded", file=str(record), why=error.strerror)

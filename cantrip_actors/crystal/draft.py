@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import orjson
 
+from cantrip_actors.crystal.shapes import WRONG_SHAPE, reading_answers
 from cantrip_actors.crystal.sse import Framing, ServerSentEvent, check_values
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
@@ -129,8 +130,11 @@ class Draft:
     """Whether server calls are items of the stream, as they are if the query has an observer."""
     _items: list[DraftItem] = field(default_factory=list)
     _out: list[Payload] = field(default_factory=list)
+    _calls: int = 0
+    """The number of calls."""
     _used_ids: set[str] = field(default_factory=set)
     _careful: bool = False
+    _cited: set[tuple[tuple[str, str], ...]] = field(default_factory=set)
     _half: dict[str, str] = field(default_factory=dict)
     _served: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
@@ -191,13 +195,15 @@ class Draft:
         self.end_flow()
         if not isinstance(name, str):
             raise ProviderError(f"{self.provider} sent a tool call without a name")
-        calls = 1 + sum(item.kind == "function_call" for item in self._items)
         name = self.find_gate(name)
         own = join_surrogates(call_id) if isinstance(call_id, str) else ""
+        self._calls += 1
         if self.utterance:
-            own = own or f"call_{self.utterance}_{calls}"
-            while own in self._used_ids:
-                own += "_"
+            own = own or f"call_{self.utterance}_{self._calls}"
+            if own in self._used_ids:
+                own = f"{own}_{self._calls}"
+                while own in self._used_ids:
+                    own += "_"
             self._used_ids.add(own)
         item = DraftItem(self._make_number(), "function_call", [], name, own)
         self._items.append(item)
@@ -259,7 +265,9 @@ class Draft:
             for name, text_part in parts.items()
             if isinstance(text_part, str) and text_part
         }
-        if citation and len(self.citations) < MOST_ITEMS and citation not in self.citations:
+        facts = tuple(citation.items())
+        if citation and len(self.citations) < MOST_ITEMS and facts not in self._cited:
+            self._cited.add(facts)
             self.citations.append(citation)
 
     def _make_number(self) -> str:
@@ -587,8 +595,7 @@ class Decoder(ABC):
             raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: expected a JSON object")
         try:
             self.read(value, name)
-        except (TypeError, AttributeError, LookupError, ValueError, OverflowError) as error:
-            # a server may send any shape; decoders read the expected one
+        except WRONG_SHAPE as error:  # a server may send any shape; decoders read the expected one
             raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: a value has the wrong type") from error
         return self.draft.take()
 
@@ -622,7 +629,8 @@ class Decoder(ABC):
             raise ProviderError(f"{self.draft.provider}: the stream ended before the response was complete")
         if self.logprobs:
             self.metadata["logprobs"] = self.logprobs
-        return self.draft.make_response(self.counts, self.metadata, self.make_blocks(), unfinished=self.unfinished)
+        with reading_answers(self.draft.provider):
+            return self.draft.make_response(self.counts, self.metadata, self.make_blocks(), unfinished=self.unfinished)
 
     def make_blocks(self) -> tuple[Mapping[str, Any], ...]:
         """Return the data to send back unchanged to this provider and model, as one block that names both."""

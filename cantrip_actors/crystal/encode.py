@@ -178,7 +178,8 @@ class _Transcript:
     run: list[Message] = field(default_factory=list)
     utterance: Message | None = None
     ids: list[str] = field(default_factory=list)
-    used: set[str] = field(default_factory=set)
+    used: dict[str, int] = field(default_factory=dict)
+    """The ids of the calls so far, and how many calls asked for each."""
     open: bool = True  # system messages may still come
     pictured: bool = False
     withheld: bool = False
@@ -258,12 +259,13 @@ class _Transcript:
         return writer.write_messages(answers, texts, last=last) if answers or texts else ()
 
     def _make_id(self, call_id: str, rules: HistoryRules) -> str:
-        own, n = fit_id(call_id, rules), 1
-        base = own[:56]
+        own = wanted = fit_id(call_id, rules)
+        n = self.used.get(wanted, 0) + 1
         while own in self.used:
-            n += 1
-            own = fit_id(f"{base}_{n}", rules)
-        self.used.add(own)
+            own = fit_id(f"{wanted[:56]}_{n}", rules)
+            n += own in self.used
+        self.used[wanted] = n
+        self.used.setdefault(own, 1)
         return own
 
     def _add(self, fragments: Iterable[bytes]) -> tuple[int, int] | None:

@@ -183,22 +183,19 @@ class PostingCrystal(AnsweringCrystal):
         query = Query(query.invocation, query.options, key=f"{random.getrandbits(128):032x}")
         handle = await self.post(query)
         try:
-            return await self._wait(handle, query)
+            while True:
+                look = await self.look([handle])
+                if look.ready[0]:
+                    response = await self.collect(handle, query)
+                    if response.handle is None:
+                        return response
+                    handle = response.handle
+                else:
+                    await anyio.sleep(look.seconds)
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(FAREWELL, shield=True):
                 await attempt(lambda: self.abandon(handle))
             raise
-
-    async def _wait(self, handle: Any, query: Query) -> Response:
-        while True:
-            look = await self.look([handle])
-            if look.ready[0]:
-                response = await self.collect(handle, query)
-                if response.handle is None:
-                    return response
-                handle = response.handle
-            else:
-                await anyio.sleep(look.seconds)
 
 
 Through = Callable[[Query, Callable[[Query], Awaitable[Response]]], Awaitable[Response]]

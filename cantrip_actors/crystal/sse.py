@@ -26,6 +26,9 @@ LIMIT: Final = 64 * 1024 * 1024
 MOST_VALUES: Final = 1_000_000
 """The most values in one JSON text of a provider: each takes up to a hundred bytes of memory when it is parsed."""
 
+_EACH_LINE: Final = 8
+"""Bytes of memory that a line of an event takes besides its text: an event of empty lines has a limit, too."""
+
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANKS: Final = b" \t\r\n"
 
@@ -40,11 +43,12 @@ class ServerSentEvent(NamedTuple):
 class Sse:
     """A parser of server-sent events, fed with bytes. `id` and `retry` are ignored: no client reconnects."""
 
-    __slots__ = ("_after_cr", "_data", "_name", "_pieces", "_size", "_started")
+    __slots__ = ("_after_cr", "_data", "_data_size", "_name", "_pieces", "_size", "_started")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []  # the beginning of an incomplete line
         self._size = 0
+        self._data_size = 0
         self._after_cr = False
         self._started = False
         self._data: list[bytes] = []
@@ -97,17 +101,21 @@ class Sse:
                 if self._data:
                     data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
                     events.append(ServerSentEvent(data, self._name.decode(errors="replace") if self._name else ""))
-                    self._data = []
+                    self._data, self._data_size = [], 0
                 self._name = b""
             elif line.startswith(b"data:"):
-                self._data.append(line[6:] if line[5:6] == b" " else line[5:])
-                if len(self._data) > 1 and sum(map(len, self._data)) > LIMIT:
-                    raise ProviderError(f"provider sent an event of more than {LIMIT} bytes", retryable=False)
+                self._add_data(line[6:] if line[5:6] == b" " else line[5:])
             elif line.startswith(b"event:"):
                 self._name = line[7:] if line[6:7] == b" " else line[6:]
             elif line == b"data":
-                self._data.append(b"")
+                self._add_data(b"")
         return events
+
+    def _add_data(self, line: bytes) -> None:
+        self._data.append(line)
+        self._data_size += len(line) + _EACH_LINE
+        if self._data_size > LIMIT:
+            raise ProviderError(f"provider sent an event of more than {LIMIT} bytes", retryable=False)
 
 
 class _Json:
@@ -168,6 +176,7 @@ def _split_bodies(text: bytes) -> list[ServerSentEvent]:
 
 
 def _is_json(line: bytes) -> bool:
+    check_values(line)
     try:
         orjson.loads(line)
     except orjson.JSONDecodeError:

@@ -179,7 +179,7 @@ def _find_target(reference: str, root: Any) -> Any:
         key = unquote(name).replace("~1", "/").replace("~0", "~")
         if isinstance(target, Mapping):
             target = target.get(key)
-        elif isinstance(target, list | tuple) and key.isdecimal() and int(key) < len(target):
+        elif isinstance(target, list | tuple) and key.isdecimal() and len(key) < 10 and int(key) < len(target):
             target = target[int(key)]
         else:
             return None

@@ -8,6 +8,7 @@ is draining.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -104,12 +105,15 @@ def health_server(pulse: Pulse, address: str, metrics: Callable[[], str] | None 
         def log_message(self, *_args: object) -> None:
             """Log nothing: checks come every few seconds."""
 
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        daemon_threads = True
+
     try:
-        listening = ThreadingHTTPServer((host, port), Handler)
+        listening = Server((host, port), Handler)
     except OSError as error:
         raise CannotServe(f"{address}: cannot listen there: {error.strerror}") from error
     with listening as server:
-        server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, args=(0.1,), name="cantrip-health", daemon=True)
         thread.start()
         try:

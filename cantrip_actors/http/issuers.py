@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -162,19 +161,24 @@ class _Keys:
 
     async def find(self, key_id: object) -> list[Mapping[str, Any]]:
         """Return the keys with an id, or all if a token names none. Raises IssuerUnreachable if there are no keys."""
-        async with self.lock:
-            now = time.monotonic()
-            is_known = bool(self._select(key_id)) and now - self.fetched_at < FRESH
-            if not is_known and now - self.tried_at >= PAUSE:
-                self.tried_at = now
-                try:
-                    self.keys = await _fetch_keys(self.issuer)
-                    self.fetched_at = now
-                except IssuerUnreachable as error:
-                    _log.warning("the keys of an authorization server stay as they were", why=str(error))
-            if not self.keys:
-                raise IssuerUnreachable(f"the authorization server {self.issuer.url} has no keys to check tokens with")
-            return self._select(key_id)
+        is_fresh = anyio.current_time() - self.fetched_at < FRESH
+        if not (self._select(key_id) and (is_fresh or self.lock.locked())):  # no token waits for a key that is there
+            async with self.lock:
+                await self._fetch(key_id)
+        if not self.keys:
+            raise IssuerUnreachable(f"the authorization server {self.issuer.url} has no keys to check tokens with")
+        return self._select(key_id)
+
+    async def _fetch(self, key_id: object) -> None:
+        """Fetch the keys again, unless the key is there by now, or they were fetched just before."""
+        now = anyio.current_time()
+        if (self._select(key_id) and now - self.fetched_at < FRESH) or now - self.tried_at < PAUSE:
+            return
+        try:
+            self.keys, self.fetched_at = await _fetch_keys(self.issuer), now
+        except IssuerUnreachable as error:
+            _log.warning("the keys of an authorization server stay as they were", why=str(error))
+        self.tried_at = anyio.current_time()  # after an attempt that took long
 
     def _select(self, key_id: object) -> list[Mapping[str, Any]]:
         return [key for key in self.keys if key_id is None or key.get("kid") == key_id]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -485,49 +485,51 @@ def stream_run(
     call: HttpCall, run: _Run, encoder: EpisodeEncoder, on_close: Callable[[], object]
 ) -> EventStreamResponse:
     """Return an episode as a stream of one dialect, and call `on_close` at the end of the stream."""
-    failed: list[CantripError] = []
-    resting: list[Rest] = []
+    reached: list[Rest | CantripError] = []
+    has_rested = anyio.Event()
 
     async def wait() -> None:
         try:
-            resting.append(await run.rest(call))
+            reached.append(await run.rest(call))
         except CantripError as error:
-            failed.append(error)
+            reached.append(error)
+        has_rested.set()
         run.outputs.close()
 
+    async def find_end() -> Rest | CantripError:
+        await has_rested.wait()
+        return reached[0]
+
     return EventStreamResponse(
-        _follow_events(call, run, encoder, failed, resting), call.service.limiter.limits.patience, on_close, beside=wait
+        _follow_events(call, run, encoder, find_end), call.service.limiter.limits.patience, on_close, beside=wait
     )
 
 
 async def _follow_events(
-    call: HttpCall, run: _Run, encoder: EpisodeEncoder, failed: list[CantripError], resting: list[Rest]
+    call: HttpCall, run: _Run, encoder: EpisodeEncoder, find_end: Callable[[], Awaitable[Rest | CantripError]]
 ) -> AsyncGenerator[bytes]:
-    """Yield the events of an episode; once it rests, `failed` has the error that ended it, or `resting` its state."""
+    """Yield the events of an episode; `find_end` waits until it rests, and returns where, or its error."""
     is_done = False
     try:
         yield b"".join((*encoder.begin(), *([run.comment] if run.is_queued else ())))
+        with suppress(StopAsyncIteration, FellBehind), count_reader(call.service.telemetry, "openai"):
+            while True:
+                with anyio.move_on_after(QUIET) as quiet:
+                    output = await anext(run.outputs)
+                yield run.comment if quiet.cancelled_caught else b"".join(encoder.add(output))
+        reached = await find_end()  # after a reader has fallen behind, the answer comes whole
+        problem: Problem | None = None
         try:
-            with count_reader(call.service.telemetry, "openai"):
-                while True:
-                    with anyio.move_on_after(QUIET) as quiet:
-                        output = await anext(run.outputs)
-                    yield run.comment if quiet.cancelled_caught else b"".join(encoder.add(output))
-        except StopAsyncIteration:
-            pass
-        except FellBehind:  # then the answer comes whole
-            resting.append(await run.rest(call))
-        problem = problem_of(failed[0]) if failed else None
-        if problem is None:
-            try:
-                if not resting[0].is_end:
-                    yield b"".join(encoder.rest(resting[0]))
-                    await run.end_if_stateless(call, resting[0])
-                else:
-                    outcome = apply_form(encoder.form, await run.outcome(call))
-                    yield b"".join(encoder.end(outcome))
-            except Problem as misfit:
-                problem = misfit
+            if isinstance(reached, CantripError):
+                problem = problem_of(reached)
+            elif not reached.is_end:
+                yield b"".join(encoder.rest(reached))
+                await run.end_if_stateless(call, reached)
+            else:
+                outcome = apply_form(encoder.form, await run.outcome(call))
+                yield b"".join(encoder.end(outcome))
+        except Problem as misfit:
+            problem = misfit
         if problem is not None:
             shown = call.runtime.redact({"type": problem.kind, "detail": problem.detail})
             yield b"".join(encoder.fail(_build_error(problem.status, shown)))

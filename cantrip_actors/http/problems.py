@@ -45,6 +45,8 @@ from cantrip_actors.terms.errors import (
 )
 
 SOON: Final = {"retry-after": "1"}
+DAY: Final = 86_400
+"""The most seconds after which a client is told to try again."""
 
 _log = get_logger("cantrip_actors.http")
 
@@ -129,7 +131,8 @@ def problem_of(error: CantripError) -> Problem:
     more: dict[str, Any] = {} if error.entity_id is None else {"entity_id": error.entity_id}
     wait = getattr(error, "retry_after", None)
     if isinstance(error, ProviderError) and isinstance(wait, (int, float)):  # a breaker is open, or a limit is met
-        return Problem(503, "provider-busy", str(error), headers={"retry-after": str(max(1, math.ceil(wait)))}, **more)
+        seconds = math.ceil(min(DAY, max(1, wait)))  # a crystal may name any number, also NaN
+        return Problem(503, "provider-busy", str(error), headers={"retry-after": str(seconds)}, **more)
     if isinstance(error, AllowanceSpent):
         detail = f"{'this token' if error.by else 'the service'} may have a cost of ${error.most:g} a {error.per}"
         later = {"retry-after": str(math.ceil(error.retry_after))}

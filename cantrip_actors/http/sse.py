@@ -78,25 +78,28 @@ class EventStreamResponse(Response):
         self._on_close = on_close
         self._beside = beside
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002  # the protocol's
-        """Send the events."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events; the answer to HEAD has none."""
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._watch, receive, tasks.cancel_scope)
                 if self._beside is not None:
                     tasks.start_soon(self._beside)
-                await self._send(send)
+                await self._send(send, is_head=scope["method"] == "HEAD")
                 tasks.cancel_scope.cancel()
         finally:
             self._on_close()
             with anyio.CancelScope(shield=True):
                 await self._events.aclose()
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, send: Send, *, is_head: bool) -> None:
+        # closing a generator runs its `finally` only if it has begun, also for a client that hangs up at once
+        part = await anext(self._events, None)
         with suppress(OSError):  # the client has gone, or has not read for too long
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            async for part in self._events:
+            while part is not None and not is_head:
                 await send_part(send, part, self._patience)
+                part = await anext(self._events, None)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _watch(self, receive: Receive, scope: anyio.CancelScope) -> None:

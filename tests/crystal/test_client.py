@@ -353,13 +353,33 @@ class TestFailures:
         away = Reply(status=302, headers={"location": f"https://elsewhere.example/?key={KEY}"})
         async with FaultyServer([said, away]) as server:
             crystal = local(server.url, "m", headers={"Authorization": f"Bearer {KEY}", "x-team": "notes"})
-            for _ in range(2):
+            for hidden in ("[key]", "?key=[redacted]"):
                 with pytest.raises(CrystalError) as caught:
                     await put(crystal)
                 assert KEY not in str(caught.value)
-                assert "[key]" in str(caught.value)
+                assert hidden in str(caught.value)
         assert KEY not in repr(crystal._client)
         assert dict(crystal.secrets) == {"Authorization": KEY}
+
+    async def test_an_error_shows_no_password_and_no_token_of_the_address_of_a_redirect(self):
+        away = Reply(status=301, headers={"location": "https://me:hunter2@elsewhere.example/?token=abcdef"})
+        async with FaultyServer([away]) as server:
+            with pytest.raises(ProviderError, match=r"sends us to https://me:\[redacted\]@elsewhere.example") as caught:
+                await put(made("openai", server.url))
+        assert "hunter2" not in str(caught.value)
+        assert "abcdef" not in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["authorization", "Authorization", "AUTHORIZATION"])
+    async def test_a_header_of_the_caller_replaces_that_of_the_crystal_however_it_is_written(self, name):
+        requests = []
+
+        def handle(request):
+            requests.append(request)
+            return httpx.Response(200, content=body("openai"))
+
+        async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+            await put(openai("gpt-test", api_key=KEY, client=client, headers={name: "Bearer of-the-gateway"}))
+        assert requests[0].headers.get_list("authorization") == ["Bearer of-the-gateway"]
 
     async def test_a_key_function_is_called_for_each_query(self):
         keys = iter(["first-key", "second-key"])
@@ -553,3 +573,10 @@ async def test_a_compressed_answer_is_read_in_pieces_of_any_size(encoding):
     async with FaultyServer([Reply(members, headers={"content-encoding": encoding}, drip=7)]) as server:
         response = await put(made("local", server.url))
     assert response.content == SAID.text
+
+
+async def test_an_answer_that_cannot_be_recorded_is_returned_with_a_warning(tmp_path, capsys):
+    async with FaultyServer([Reply(body("openai"))]) as server:
+        response = await put(made("openai", server.url, record=tmp_path))
+    assert response.content == SAID.text
+    assert "an answer cannot be recorded" in capsys.readouterr().err

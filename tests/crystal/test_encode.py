@@ -86,6 +86,17 @@ def test_cached_encodings_equal_fresh_ones(family, context, start):
     assert kept == request(crystal, View(shared)) == request(crystal, list(shared))
 
 
+def test_calls_of_a_server_that_repeats_one_id_are_told_apart_at_a_bounded_cost(monkeypatch):
+    tried = []
+    fit_id = encode.fit_id
+    monkeypatch.setattr(encode, "fit_id", lambda call_id, rules: (tried.append(call_id), fit_id(call_id, rules))[1])
+    turns = 200
+    context = [message for _ in range(turns) for message in (said(None, ("0", "read", {})), result("0", "fine"))]
+    found = told("openai-chat", request(CRYSTALS["openai-chat"], [Message("user", "go"), *context]))
+    assert len({id_ for kind, id_ in found if kind == "call"}) == turns
+    assert len(tried) <= 3 * turns
+
+
 @each_family
 def test_a_query_encodes_only_new_messages(family, monkeypatch):
     crystal = CRYSTALS[family]

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal import Query, ask, attempt_now, scripted
-from cantrip_actors.crystal.query import Watch
+from cantrip_actors.crystal.query import Look, PostingCrystal, Watch
 from cantrip_actors.stream.wire import ItemDelta, ItemStart
 from cantrip_actors.terms.context import Shared, View
 from cantrip_actors.terms.errors import CrystalError, ProviderError
@@ -414,3 +414,25 @@ def test_a_discarded_attempt_emits_no_more_events() -> None:
     first(ItemDelta("0", "late"))
     second(ItemDelta("0", "in time"))
     assert seen[2:] == [ItemDelta("0", "in time")]
+
+
+async def test_a_cancelled_wait_ends_the_work_on_the_query_that_was_posted_last() -> None:
+    """The first answer did not fit, so the query was posted again."""
+    ended: list[str] = []
+
+    class Post(PostingCrystal):
+        async def post(self, query):
+            return "first"
+
+        async def look(self, handles):
+            return Look([handles == ["first"]], 60.0)
+
+        async def collect(self, handle, query):
+            return Response(handle="second")
+
+        async def abandon(self, handle):
+            ended.append(handle)
+
+    with anyio.move_on_after(1.0):
+        await Post().invoke([Message("user", "hi")])
+    assert ended == ["second"]

@@ -64,6 +64,13 @@ class TestEvents:
         )
         assert parsed(text) == [ServerSentEvent(json.dumps(data).encode(), name) for name, data in given_events]
 
+    def test_an_event_of_many_lines_is_refused_before_it_fills_the_memory(self, monkeypatch):
+        monkeypatch.setattr(sse, "LIMIT", 1000)
+        for line in (b"data:\n", b"data\n", b"data: 12345\n"):
+            with pytest.raises(ProviderError, match="1000 bytes"):
+                Sse().feed(line * 1000)
+            assert parsed(*[line * 20 + b"\n"] * 20)  # each event counts by itself
+
     def test_a_line_without_end_is_refused_before_it_fills_the_memory(self, monkeypatch):
         monkeypatch.setattr(sse, "LIMIT", 1000)
         with pytest.raises(ProviderError, match="a line of more than 1000 bytes"):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cantrip_actors.crystal.draft import Draft
 from cantrip_actors.crystal.replay import faults
 from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.crystal.testing import events
@@ -161,6 +162,24 @@ def test_calls_without_ids_get_ids_of_the_loop(family):
 
 
 @pytest.mark.rule("CRYSTAL-3")
+def test_arguments_that_nest_too_deep_to_be_repaired_are_an_error_of_the_provider():
+    deep = "[" * 900 + "]" * 900
+    call = {"functionCall": {"name": "read", "args": {"number": "NaN", "deep": "DEEP"}}}
+    answer = orjson.dumps({"candidates": [{"content": {"parts": [call]}, "finishReason": "STOP"}]}).decode()
+    with pytest.raises(ProviderError):
+        decode("google", [answer.replace('"NaN"', "NaN").replace('"DEEP"', deep).encode()])
+
+
+def test_calls_to_which_a_server_gives_one_id_get_short_ids_of_their_own():
+    draft = Draft("provider", "model")
+    for _ in range(1000):
+        draft.call("read", "call_0")
+    ids = [call.call_id for call in draft.calls]
+    assert ids[:2] == ["call_0", "call_0_2"]
+    assert len(set(ids)) == 1000
+    assert max(map(len, ids)) <= len("call_0_1000")
+
+
 @each_family
 def test_an_empty_answer_is_an_error_with_its_reason(family):
     with pytest.raises(CrystalError, match=r"neither content nor tool_calls"):

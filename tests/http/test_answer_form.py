@@ -13,7 +13,7 @@ from openai.lib._pydantic import to_strict_json_schema
 from pydantic import BaseModel, Field
 
 from cantrip_actors import Cantrip, Circle, gate, scripted
-from cantrip_actors.http.answer_form import find_form
+from cantrip_actors.http.answer_form import find_form, find_reference_fault, is_endless
 from cantrip_actors.wards import max_turns
 
 pytestmark = pytest.mark.rule("W-20")
@@ -196,3 +196,10 @@ def test_a_schema_that_is_costly_on_purpose_is_refused() -> None:
     doubling = {f"a{n}": {"anyOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(50)}
     assert find_form(answers({"type": "string"}), {"$ref": "#/$defs/a0", "$defs": doubling}) is None
     assert find_form(answers({"type": "string"}), {"anyOf": [{"type": "object"}] * 100_000}) is None
+
+
+def test_a_reference_to_an_item_with_a_number_of_thousands_of_digits_leads_nowhere() -> None:
+    schema = {"$ref": f"#/anyOf/{'1' * 5_000}", "anyOf": [{"type": "string"}]}
+    assert not is_endless(schema)
+    assert find_form(answers({"type": "string"}), schema) is None
+    assert "leads to no part of it" in str(find_reference_fault(schema))

@@ -170,6 +170,8 @@ async def test_every_429_names_its_limit_and_says_when_to_try_again() -> None:
         (QueueFull("x"), 429, "queue-full", "1"),
         (RuntimeClosed("x"), 503, "closing", "1"),
         (ProviderError("x", status=503, retry_after=7.2), 503, "provider-busy", "8"),
+        (ProviderError("x", status=503, retry_after=float("nan")), 503, "provider-busy", "1"),
+        (ProviderError("x", status=503, retry_after=float("inf")), 503, "provider-busy", "86400"),
         (ProviderError("x", status=500), 502, "provider", None),
         (CrystalError("x"), 502, "crystal", None),
         (LoomError("cannot write /var/lib/loom.db"), 507, "loom", None),

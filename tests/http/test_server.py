@@ -1,7 +1,9 @@
 """`cantrip serve` as a process: killed, drained, blocked; its tokens and its health."""
 
+import errno
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -9,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +285,20 @@ def test_health_answers_by_a_thread_of_its_own_while_the_loop_is_blocked() -> No
         assert (look("live"), look("ready")) == (200, 503)
         now += 60
         assert (look("live"), look("ready")) == (503, 503)
+
+
+@pytest.mark.rule("HTTP-17")
+def test_health_is_answered_at_an_address_of_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[tuple[int, tuple[str, int]]] = []
+
+    def bind(server: ThreadingHTTPServer) -> None:  # the machine may have no IPv6
+        bound.append((server.address_family, server.server_address[:2]))
+        raise OSError(errno.EADDRNOTAVAIL, "no such address")
+
+    monkeypatch.setattr(ThreadingHTTPServer, "server_bind", bind)
+    with pytest.raises(CannotServe, match="no such address"), health_server(Pulse(), "[::1]:8001"):
+        pass
+    assert bound == [(socket.AF_INET6, ("::1", 8001))]
 
 
 @pytest.mark.rule("HTTP-17")

@@ -61,8 +61,8 @@ class _Race:
         self._scopes: list[anyio.CancelScope] = []
         self._running = 0
         self._winner: int | None = None
-        self._response: Response | None = None
-        self._errors: list[CrystalError] = []
+        self._ends: dict[int, Response | CrystalError] = {}
+        """The response or the error of each attempt that has ended, by its number."""
 
     async def run_both(self, hedge: Hedge) -> None:
         """Run an attempt, and another one if it shows no sign for long, until one of them has ended the race."""
@@ -80,6 +80,8 @@ class _Race:
 
     async def run(self, number: int) -> None:
         """Run one attempt, from the queue to its end."""
+        if self._winner is not None:  # the first attempt has spoken since this one was planned
+            return
         since = 0.0
 
         async def attempt(query: Query) -> Response:
@@ -107,29 +109,32 @@ class _Race:
         with anyio.CancelScope() as scope:
             self._scopes.append(scope)
             try:
-                response = await self._through(self._query._replace(emit=emit), attempt)
+                self._ends[number] = await self._through(self._query._replace(emit=emit), attempt)
             except CrystalError as error:
-                self._record_error(number, error)
-            else:
-                self._record_response(number, response)
+                self._ends[number] = error
         self._running -= 1
+        # without a winner the other attempt may still succeed
+        if self._winner == number or (self._winner is None and not self._running):
+            self.begun.set()
+            self.sign.set()
+            self.over.set()
 
     def get_result(self) -> Response:
-        """Return the response, or raise the error that counts; with the usage of both attempts."""
-        if self._response is None:
-            first, *others = self._errors
-            first.usage = sum((error.usage for error in others), first.usage)
-            raise first
+        """Return the response of the attempt that counts, or raise its error; with the usage of both attempts."""
+        # without a winner both have failed, and the first error counts
+        reply = next(iter(self._ends.values())) if self._winner is None else self._ends[self._winner]
+        usage = sum((end.usage for end in self._ends.values() if end is not reply), reply.usage)
+        if not isinstance(reply, Response):
+            reply.usage = usage
+            raise reply
         if len(self._scopes) == 1:
-            return self._response
-        usage = sum((error.usage for error in self._errors), self._response.usage)
-        metadata = {**self._response.metadata, "hedged": 1 + (self._winner or 0)}
-        return replace(self._response, metadata=metadata, usage=usage)
+            return reply
+        metadata = {**reply.metadata, "hedged": 1 + (self._winner or 0)}
+        return replace(reply, metadata=metadata, usage=usage)
 
     def report_unanswered(self) -> None:
         """Charge the attempts that have ended, because the query is cancelled; one under way charges itself."""
-        usage = sum((error.usage for error in self._errors), NO_USAGE)
-        self._query.report_unanswered(usage if self._response is None else self._response.usage + usage)
+        self._query.report_unanswered(sum((end.usage for end in self._ends.values()), NO_USAGE))
 
     def _note_sign(self, number: int, since: float) -> None:
         if self._winner is not None:
@@ -140,21 +145,3 @@ class _Race:
         for other, scope in enumerate(self._scopes):
             if other != number:
                 scope.cancel()
-
-    def _record_response(self, number: int, response: Response) -> None:
-        if self._response is None:
-            self._response = response
-        elif response.usage is not NO_USAGE:
-            self._response = replace(self._response, usage=self._response.usage + response.usage)
-        if number == self._winner:
-            self.over.set()
-
-    def _record_error(self, number: int, error: CrystalError) -> None:
-        if self._winner is None and self._running > 1:  # the other attempt may still succeed
-            self._errors.append(error)
-            return
-        self._errors.insert(0, error) if number == self._winner else self._errors.append(error)
-        if number == self._winner or self._winner is None:
-            self.begun.set()
-            self.sign.set()
-            self.over.set()

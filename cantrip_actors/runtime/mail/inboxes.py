@@ -78,10 +78,12 @@ _EXPIRE = object()
 _log = get_logger("cantrip_actors.runtime")
 
 
-def is_under_way(store: Store, loom: Loom, entity_id: str, key: str) -> bool:
-    """Return whether an entity works on the intent of that mail: the few records since it was taken say so."""
+def is_open(store: Store, loom: Loom, entity_id: str, key: str) -> bool:
+    """Return whether the intent of that mail waits, or is under way: the few records since it was taken say so."""
     row = store.find_mail(entity_id, key)
-    records = () if row is None or row.taken is None else loom.records(entity_id, after=row.taken - 1)
+    if row is None or row.taken is None:
+        return row is not None
+    records = loom.records(entity_id, after=row.taken - 1)
     return bool(records) and find_settled_at(records) is None
 
 
@@ -551,7 +553,7 @@ class Inboxes:
             return []
         is_over = loom.is_over(entity_id)  # read first, so that the records include the end
         try:
-            if not is_over and all(is_under_way(self._core.store, loom, entity_id, key) for key in keys):
+            if not is_over and all(is_open(self._core.store, loom, entity_id, key) for key in keys):
                 return []
             records = loom.records(entity_id)
         except DamagedLoom as error:
