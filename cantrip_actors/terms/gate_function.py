@@ -133,7 +133,8 @@ def _split(
         ) from error
     except (TypeError, ValueError) as error:
         raise InvalidCantrip(f"gate {name}: expected an annotated function, got {function!r}: {error}") from error
-    injected, required_injected, fields, others = [], [], {}, None
+    injected, required_injected, fields = list[str](), list[str](), dict[str, Any]()
+    others: Any = None
     site: list[tuple[str, Callable[[GateCall], Any]]] = []
     fixed = function.keywords if isinstance(function, functools.partial) else ()
     for parameter in parameters.values():

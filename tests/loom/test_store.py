@@ -293,3 +293,12 @@ def test_a_writer_that_is_killed_loses_no_acknowledged_turn(kind, count):
             store.append(turn("e", "next", turns[-1].id, len(turns) + 1))
         with place.open() as store:
             assert len(store.records("e")) >= 1 + 4 * (acknowledged + 1)
+
+
+def test_each_time_of_a_loom_is_later_than_the_one_before_unless_its_clock_was_set_back(store, monkeypatch):
+    readings = iter([100.0, 100.0, 99.7, 100.1, 100.05, 90.0, 90.0])
+    monkeypatch.setattr(store, "read_clock", lambda: next(readings))
+    times = [store.clock() for _ in range(7)]
+    assert times[:5] == sorted(set(times[:5]))
+    assert times[5:] == sorted(set(times[5:]))
+    assert [round(time, 3) for time in times] == [100.0, 100.0, 100.0, 100.1, 100.1, 90.0, 90.0]

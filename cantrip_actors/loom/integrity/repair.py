@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -275,8 +276,8 @@ class _Salvage:
     records: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     cut: set[str] = field(default_factory=set)
-    keys: set[tuple[str, str]] = field(default_factory=set)
-    """The roots and keys of taken mail."""
+    keys: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The roots and keys of taken mail, and when the last one with that key was taken."""
 
     def copy(self) -> None:
         """Copy records, mail, timers and submissions."""
@@ -291,13 +292,18 @@ class _Salvage:
             if root is not None:
                 self.left_out[root] += 1
         for mail in self.old.read_waiting_mail():
-            if (mail.entity_id, mail.key) not in self.keys:
-                self.target.post([replace(mail, images=bind_images(mail.images, self.old.read_blob))])
+            taken_at = self.keys.get((mail.entity_id, mail.key))
+            if taken_at is None or taken_at < mail.at:  # else a key that had expired was used again
+                self.target.post([self._bind_images(mail)], most=sys.maxsize)
         for timer in self.old.read_timers():
             if can_wait(timer, self.target):
-                self.target.replace_timer(None, timer)
+                bound = None if timer.mail is None else self._bind_images(timer.mail)
+                self.target.replace_timer(None, replace(timer, mail=bound))
         for row in self.old.read_submissions():
             self.target.add_submission(row)
+
+    def _bind_images(self, mail: Mail) -> Mail:
+        return replace(mail, images=bind_images(mail.images, self.old.read_blob)) if mail.images else mail
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""
@@ -328,5 +334,5 @@ class _Salvage:
         trees.seal(root, line)
         self.records += 1
         if (key := get_key(record)) is not None:
-            self.keys.add((root, key))
+            self.keys[root, key] = getattr(record, "at", "")
         return None

@@ -39,7 +39,7 @@ from cantrip_actors.loom.seal.key_file import read_key
 from cantrip_actors.loom.seal.seal_key import GivenKey
 from cantrip_actors.loom.sqlite import write_ahead
 from cantrip_actors.loom.sqlite.acknowledged import AcknowledgedFile, LoomEnd, describe_missing
-from cantrip_actors.loom.sqlite.sqlite_connections import ReadBudget, Readers, forbid_waiting, is_busy, wait_for_lock
+from cantrip_actors.loom.sqlite.sqlite_connections import Readers, forbid_waiting, is_busy, wait_for_lock
 from cantrip_actors.loom.sqlite.write_ahead import WalCheckpoints
 from cantrip_actors.loom.stores.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.stores.lease import read_boot_clock, read_boot_id
@@ -366,17 +366,11 @@ class SqliteStore(TableStore):
         """Return the result of `work`, or raise Postponed, as while the write-ahead log is being copied."""
         if self._closed or self._wal.is_at_work:
             raise Postponed
-        state = self._readers.state
-        state.budget = ReadBudget()
-        try:
-            return work()
-        finally:
-            state.budget = None
+        return self._readers.state.attempt(work)
 
     @property
     def _is_attempt(self) -> bool:
-        """Whether this call is part of an attempt, so that it must not wait."""
-        return self._readers.state.budget is not None
+        return self._readers.state.is_attempt
 
     def _transact(self, work: Callable[[Connection], T], *expected: type[Exception]) -> T:
         is_attempt = self._is_attempt

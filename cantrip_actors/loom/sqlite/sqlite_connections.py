@@ -12,55 +12,48 @@ The rules of this file:
 from __future__ import annotations
 
 import sqlite3
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
+from cantrip_actors.loom.stores.read_budget import UNIT, ReadBudget
 from cantrip_actors.loom.stores.store import Postponed
 
 T = TypeVar("T")
 
-BUDGET: Final = 256
-"""Units that an attempt may spend: a statement costs `STATEMENT`, a row 1, and so do `UNIT` bytes."""
 STATEMENT: Final = 4
-UNIT: Final = 2048
+"""Units of a `ReadBudget` that a statement costs."""
 STEPS: Final = 20_000
 """Steps of SQLite's machine after which a statement of an attempt is postponed: about a millisecond."""
 
 
-class ReadBudget:
-    """The limit on the pages that an attempt may still read. Its use takes about a millisecond at most."""
+class CallState(ReadBudget):
+    """The state of the calls of one thread."""
 
-    def __init__(self) -> None:
-        self.left = BUDGET
+    frozen: sqlite3.Connection | None = None
+    """The connection that reads inside `snapshot`."""
+
+    @property
+    def is_attempt(self) -> bool:
+        """Whether this call is part of an attempt, so that it must not wait."""
+        return self.left is not None
 
     def fetch(self, cursor: sqlite3.Cursor) -> list[Any]:
         """Return all rows. Raises Postponed once they exceed the budget."""
         rows = []
-        self.left -= STATEMENT
-        for row in cursor:
-            size = 0
-            for value in row:
-                if value.__class__ is bytes:
-                    size += len(value)
-            self.left -= 1 + size // UNIT
-            if self.left < 0:
-                cursor.close()  # ends its read transaction
-                raise Postponed
-            rows.append(row)
-        if self.left < 0:
-            raise Postponed
+        try:
+            self.spend(STATEMENT)
+            for row in cursor:
+                size = 0
+                for value in row:
+                    if value.__class__ is bytes:
+                        size += len(value)
+                self.spend(1 + size // UNIT)
+                rows.append(row)
+        except Postponed:
+            cursor.close()  # ends its read transaction
+            raise
         return rows
-
-
-class CallState(threading.local):
-    """The state of the calls of one thread."""
-
-    budget: ReadBudget | None = None
-    """The budget of the attempt that the thread makes now, if it makes one."""
-    frozen: sqlite3.Connection | None = None
-    """The connection that reads inside `snapshot`."""
 
 
 class Readers:
@@ -78,13 +71,13 @@ class Readers:
         state = self.state
         if state.frozen is not None:
             return state.frozen.execute(query, values).fetchall()
-        reader, budget = self.take(), state.budget
+        reader = self.take()
         try:
-            if budget is None:
+            if not state.is_attempt:
                 return wait_for_lock(lambda: reader.execute(query, values).fetchall(), reader, self._patience())
-            return budget.fetch(reader.execute(query, values))
+            return state.fetch(reader.execute(query, values))
         except sqlite3.OperationalError as error:
-            if budget is not None and _get_code(error) in _POSTPONING:
+            if state.is_attempt and _get_code(error) in _POSTPONING:
                 raise Postponed from error
             raise
         finally:
@@ -113,7 +106,7 @@ class Readers:
         """Prepare a new connection for reading: texts arrive as bytes."""
         reader.text_factory = bytes
         forbid_waiting(reader)
-        reader.set_progress_handler(lambda: self.state.budget is not None, STEPS)
+        reader.set_progress_handler(lambda: self.state.is_attempt, STEPS)
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:

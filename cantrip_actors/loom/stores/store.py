@@ -9,6 +9,7 @@ database writers on many machines; leases decide which of them may write for an 
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, NoReturn, Self, TypeVar
+from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeVar
 
 from cantrip_actors.loom.seal.seal_key import UNSEALED, Head, Seal
 from cantrip_actors.loom.stores.blobs import bind_images
@@ -81,6 +82,10 @@ class EntitySpan(NamedTuple):
     """The stored last link of the tree, in a store that keeps it apart from the lines."""
 
 
+SET_BACK: Final = 1.0
+"""Seconds by which a clock that was set back is behind. The time of a server, read again, is less behind."""
+
+
 class Locked(LoomError):
     """Another process has held the lock of the loom for too long: nothing is recorded. Try again."""
 
@@ -115,6 +120,8 @@ class Store(LeaseStore):
     """Whether records and mail are committed in the order of their numbers."""
     loop_clock: LoopClock | None = None
     """The clock of the runtime's event loop, with which `clock` runs ahead in virtual time."""
+    _latest: float = 0.0
+    """The time that `clock` returned last."""
     connections: int = 0
     """The number of connections to a server so far: after each new one the loom may be another replica."""
     max_waiting: int = 1000
@@ -266,24 +273,26 @@ class Store(LeaseStore):
 
     @abstractmethod
     def drop_unused_blobs(self) -> int:
-        """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
+        """Delete the blobs that no record, waiting mail or timer refers to; return how many."""
 
     @abstractmethod
     def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
         """Return root entities that have ended and are not forgotten, in order of creation, after that entity."""
 
-    def post(self, mails: Sequence[Mail]) -> list[MailRow | Refusal]:
+    def post(self, mails: Sequence[Mail], *, most: int | None = None) -> list[MailRow | Refusal]:
         """Post mail, all in one transaction; on return it is as durable as the store promises.
 
         Returns for each mail its row, or the error for mail that is not accepted: KeyUsed, InboxFull, EntityEnded, or
         another LoomError (there is no such entity). A mail with the key and content of an earlier one gets the earlier
         row. Raises LoomError if nothing can be written, and Unsure if it cannot know: then post the same again.
+
+        `most` is how much mail may wait in a lane, in place of `max_waiting`.
         """
 
         def work(db: Any) -> list[MailRow | Refusal]:
             _, numbers = self._look_up(db, mails=mails)
             plan = Plan()
-            mail_plan = MailPlan(plan, self._known, self.max_waiting, numbers)
+            mail_plan = MailPlan(plan, self._known, self.max_waiting if most is None else most, numbers)
             results = [mail_plan.post(mail) for mail in mails]
             if plan.posted:
                 self._write(db, plan)
@@ -468,11 +477,17 @@ class Store(LeaseStore):
     def clock(self) -> float:
         """Return the seconds since 1970 by the clock of the loom; in virtual time it runs ahead as the event loop does.
 
-        Any thread may ask.
+        Each call returns a later time than the call before, so times order what happens in a process. Only a clock that
+        was set back by a second or more goes back. Any thread may ask.
         """
         loop = self.loop_clock
-        wall = self.read_clock()
-        return wall if loop is None else wall + loop.behind - (time.monotonic() - loop.now())
+        now = self.read_clock()
+        if loop is not None:
+            now += loop.behind - (time.monotonic() - loop.now())
+        if self._latest - SET_BACK < now <= self._latest:
+            now = math.nextafter(self._latest, math.inf)
+        self._latest = now
+        return now
 
     @abstractmethod
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
@@ -692,7 +707,7 @@ class Store(LeaseStore):
             raise DamagedLoom(f"mail {no} of {self.where} is damaged: {error}. {REPAIR}") from error
         return Pending(no, replace(mail, images=bind_images(mail.images, self.blob)) if mail.images else mail)
 
-    def _decode_timer(self, line: str | bytes) -> Timer:
+    def _decode_timer(self, line: bytes) -> Timer:
         """Return the timer of its line; the bytes of its mail's images are read on first use."""
         timer = decode_timer(line)
         mail = timer.mail

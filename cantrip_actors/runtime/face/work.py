@@ -27,7 +27,7 @@ from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.face.episode import Episode, make_episode
 from cantrip_actors.runtime.face.run import BEGINNING, RunEvents
-from cantrip_actors.runtime.mail.inboxes import is_under_way
+from cantrip_actors.runtime.mail.inboxes import is_open
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.answer import Answer_co
@@ -166,7 +166,7 @@ class Work(Generic[Answer_co]):
         return redact_outcome(outcome, redactor) or self._find_outcome(redacted_loom(loom, redactor))
 
     def _find_outcome(self, loom: Loom) -> Outcome | None:
-        if is_under_way(self._tree.store, loom, self.entity_id, self._intent_key):
+        if is_open(self._tree.store, loom, self.entity_id, self._intent_key):
             return None
         records = loom.records(self.entity_id)
         outcome = find_episode(records, self._intent_key, loom.subtree_usage)
