@@ -94,7 +94,7 @@ ROWS: dict[str, Row] = {
         "terms own_files redact records stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
     ),
     "cantrip_actors.mcp_server": _row(
-        "terms redact records stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
+        "terms own_files redact records stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
     ),
     "cantrip_actors.__main__": _row("cli"),
     FACE: _row("terms records machine stream loom crystal circle runtime supervisors", COMMON),

@@ -361,11 +361,11 @@ def withdraw(
 
 
 async def _withdraw_intent(runtime: Runtime, name: str, key: str, why: str) -> dict[str, str]:
-    from cantrip_actors.cli.decision_author import login
     from cantrip_actors.cli.loom_views import Finder
+    from cantrip_actors.own_files.login import get_login
 
     receipt = runtime.receipt(Finder(runtime.loom).entity(name), key)
-    state = await receipt.withdraw(why, by=login())
+    state = await receipt.withdraw(why, by=get_login())
     return {"entity_id": receipt.entity_id, "key": receipt.key, "state": state}
 
 
@@ -459,9 +459,9 @@ def compact(
 
 
 def _login() -> str:
-    from cantrip_actors.cli.decision_author import login
+    from cantrip_actors.own_files.login import get_login
 
-    return login()
+    return get_login()
 
 
 def _read_recipe(recipe: str | None, loom: str, *, as_json: bool) -> Cantrip | None:
@@ -573,9 +573,9 @@ def resume(
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import CantripError
         from cantrip_actors.cli.cantrip_source import load_cantrip
-        from cantrip_actors.cli.decision_author import login
         from cantrip_actors.cli.recipe_sidecar import recipe_of
         from cantrip_actors.loom import Held
+        from cantrip_actors.own_files.login import get_login
 
         cantrip = None if recipe is None else load_cantrip(recipe)
         check_exists(loom)
@@ -591,7 +591,7 @@ def resume(
             ended: list[Episode | CantripError] = []
             for entity_id in wanted:
                 try:
-                    resumed.append(await runtime.resume(entity_id, cantrip=cantrips[entity_id], by=login()))
+                    resumed.append(await runtime.resume(entity_id, cantrip=cantrips[entity_id], by=get_login()))
                 except Held as holder:  # it was not interrupted: another process runs it
                     if names:
                         holder.entity_id = entity_id

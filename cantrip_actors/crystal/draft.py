@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import orjson
 
+from cantrip_actors.crystal.shapes import WRONG_SHAPE, reading_answers
 from cantrip_actors.crystal.sse import Framing, ServerSentEvent, check_values
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
@@ -594,8 +595,7 @@ class Decoder(ABC):
             raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: expected a JSON object")
         try:
             self.read(value, name)
-        except (TypeError, AttributeError, LookupError, ValueError, OverflowError) as error:
-            # a server may send any shape; decoders read the expected one
+        except WRONG_SHAPE as error:  # a server may send any shape; decoders read the expected one
             raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: a value has the wrong type") from error
         return self.draft.take()
 
@@ -629,7 +629,8 @@ class Decoder(ABC):
             raise ProviderError(f"{self.draft.provider}: the stream ended before the response was complete")
         if self.logprobs:
             self.metadata["logprobs"] = self.logprobs
-        return self.draft.make_response(self.counts, self.metadata, self.make_blocks(), unfinished=self.unfinished)
+        with reading_answers(self.draft.provider):
+            return self.draft.make_response(self.counts, self.metadata, self.make_blocks(), unfinished=self.unfinished)
 
     def make_blocks(self) -> tuple[Mapping[str, Any], ...]:
         """Return the data to send back unchanged to this provider and model, as one block that names both."""

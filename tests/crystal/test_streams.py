@@ -162,6 +162,14 @@ def test_calls_without_ids_get_ids_of_the_loop(family):
 
 
 @pytest.mark.rule("CRYSTAL-3")
+def test_arguments_that_nest_too_deep_to_be_repaired_are_an_error_of_the_provider():
+    deep = "[" * 900 + "]" * 900
+    call = {"functionCall": {"name": "read", "args": {"number": "NaN", "deep": "DEEP"}}}
+    answer = orjson.dumps({"candidates": [{"content": {"parts": [call]}, "finishReason": "STOP"}]}).decode()
+    with pytest.raises(ProviderError):
+        decode("google", [answer.replace('"NaN"', "NaN").replace('"DEEP"', deep).encode()])
+
+
 def test_calls_to_which_a_server_gives_one_id_get_short_ids_of_their_own():
     draft = Draft("provider", "model")
     for _ in range(1000):

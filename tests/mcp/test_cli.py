@@ -65,6 +65,9 @@ def test_check_says_what_is_wrong_with_a_server(capsys: Any) -> None:
     code, _, err = run(capsys, "check", "/no/such/program")
     assert code == 1
     assert "cannot start it: No such file or directory: /no/such/program" in err
+    code, _, err = run(capsys, "check", "files '/data")
+    assert code != 0
+    assert 'expected a command with its arguments, got "files \'/data": No closing quotation' in err
 
 
 def recipe(folder: Path, gate: str) -> Path:
