@@ -111,6 +111,9 @@ class Readers:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Have the reads of this thread inside the block see one state, that of the block's beginning."""
+        if self.state.frozen is not None:
+            yield
+            return
         reader = self.state.frozen = self.take()
         reader.execute("begin")
         try:
