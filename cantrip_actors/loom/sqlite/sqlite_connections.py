@@ -120,8 +120,12 @@ class Readers:
             yield
         finally:
             self.state.frozen = None
-            reader.execute("commit")
-            self.give_back(reader)
+            try:
+                reader.execute("rollback")
+            except sqlite3.Error:  # a damaged file
+                reader.close()
+            else:
+                self.give_back(reader)
 
     def close(self) -> None:
         """Close the connections that are free now, and each other one after its use."""
