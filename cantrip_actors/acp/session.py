@@ -82,7 +82,7 @@ _log = get_logger("cantrip_actors.acp")
 
 @dataclass(frozen=True, slots=True)
 class SessionHistory:
-    """The ids of a session's turns, and the records of the entities that made them, oldest first.
+    """The ids of a session's turns, the records of the entities that made them, oldest first, and the open requests.
 
     `subscription` has what the entity does from then on; None if it is idle.
     """
@@ -90,6 +90,7 @@ class SessionHistory:
     turns: frozenset[str]
     logs: Sequence[Sequence[Record]]
     is_working: bool = False
+    requests: Sequence[Request] = ()
     subscription: UpsertSubscription | None = None
 
 
@@ -415,6 +416,7 @@ class EditorSession:
             frozenset(turn.id for turn in self.thread()),
             [loom.records(entity_id) for entity_id in loom.originals(self.entity_id)],
             is_working=loom.state(self.entity_id) != "idle",
+            requests=list(filter(self.concerns, self.runtime.requests())),
         )
 
     async def _tell_all(self, updates: Iterable[Update]) -> None:

@@ -693,6 +693,26 @@ async def test_the_prompt_after_one_that_could_not_go_back_goes_back(
         assert editor.text().endswith(f"again is number {number}")
 
 
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+async def test_requests_that_cannot_be_read_refuse_one_session_and_end_no_other(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    recipe = helper()
+    async with Runtime.open("memory:", cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
+        session = await new(editor)
+        await editor.prompt(session, "one")
+
+        def fail(*_args: Any, **_named: Any) -> Any:
+            raise LoomError("the database is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Runtime, "requests", fail)
+            with pytest.raises(Refused, match="the database is away"):
+                await editor.ask(method, sessionId=session, cwd="/", mcpServers=[])
+        await editor.prompt(session, "two")
+        assert editor.text().endswith("two is number 2")
+
+
 async def test_an_undo_after_an_undo_by_another_program_goes_one_prompt_further_back() -> None:
     recipe = helper()
     async with Runtime.open("memory:", cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
