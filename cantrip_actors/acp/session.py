@@ -7,7 +7,6 @@ folders of the session are in the context of its first intent.
 
 from __future__ import annotations
 
-import getpass
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -60,6 +59,7 @@ from cantrip_actors.crystal.resolve import resolve
 from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
+from cantrip_actors.own_files.login import get_login
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.people.utterances import find_newest_work, reply, rest
@@ -118,7 +118,7 @@ class EditorSession:
         self.recipe = recipe
         self.choices = Choices()
         self.by = by
-        self.door = f"editor:{getpass.getuser()}"
+        self.door = f"editor:{get_login()}"
         self._upserts = upserts
         self._editor = editor
         self._notify = notify

@@ -44,6 +44,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.unpublished
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("make", [anthropic, openai, google])
 async def test_an_answer_of_any_shape_about_a_batch_is_a_failure_of_its_provider(make, shape) -> None:

@@ -616,3 +616,15 @@ async def test_progress_of_a_tool_is_an_update_of_its_call(era: Any) -> None:
         *(("update", f"{n} of 3: counting") for n in range(3)),
         ("complete", "counted"),
     ]
+
+
+async def test_entities_share_one_connection_also_if_its_last_user_leaves_while_another_one_begins() -> None:
+    server = inproc("t", tools())
+    async with Runtime.open() as runtime:
+        beginning = runtime._tree.tool_servers._find(server)
+        async with runtime.use_server(server):
+            pass
+        async with runtime.use_server(server):
+            await beginning.hold()
+            assert len(servers_of(runtime)) == 1
+            await beginning.release()

@@ -464,6 +464,20 @@ async def test_a_bug_in_polling_queries_only_delays_their_answers():
         assert (await runtime.cast(cantrip_of(Broken("look")), "case 1")).result == "fine"
 
 
+@pytest.mark.parametrize("answer", [None, Look([], 1.0), Look([True], "soon")])
+async def test_a_wrong_answer_to_a_poll_only_delays_the_answers_of_the_queries(answer, monkeypatch):
+    crystal, looks = Broken(""), []
+
+    async def look(handles):
+        looks.append(handles)
+        return answer if len(looks) < 150 else Look([True], 1.0)
+
+    monkeypatch.setattr(crystal, "look", look)
+    async with Runtime.open("memory:") as runtime:
+        assert (await runtime.cast(cantrip_of(crystal), "case 1")).result == "fine"
+    assert len(looks) == 150
+
+
 class TestBackground:
     """Responses in the background."""
 
