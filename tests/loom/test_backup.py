@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import sqlite3
+import subprocess
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -339,6 +340,33 @@ def test_a_repair_keeps_a_copy_and_reports_what_it_drops(path):
         assert [one.mail.key for one in store.pending("b")] == ["k1"]
         assert [one.id for one in store.timers_due(math.inf)] == ["s", "t"]
         store.append(turn("b", "b9", None, 1))
+
+
+HOLD = """
+import sys
+from cantrip_actors.loom import open_store
+with open_store(sys.argv[1]) as store:
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.rule("C-53")
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_loom_that_is_open_is_not_repaired(path, is_elsewhere):
+    with open_store(path) if not is_elsewhere else python(HOLD, path, stdin=subprocess.PIPE) as holder:
+        assert not is_elsewhere or holder.stdout.readline() == "open\n"
+        before = {file: file.read_bytes() for file in path.parent.iterdir()} if is_elsewhere else {}
+        with pytest.raises(LoomError, match="is open, here or in another process: close it there first"):
+            repair_loom(path)
+        if is_elsewhere:
+            assert {file: file.read_bytes() for file in path.parent.iterdir()} == before
+            holder.communicate("")
+        else:
+            holder.append([note("a")])
+    assert repair_loom(path).left_out == {}
+    with open_store(path) as store:
+        assert (note("a") in store.records("a")) is not is_elsewhere
 
 
 @pytest.mark.rule("C-53")

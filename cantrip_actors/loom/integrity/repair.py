@@ -6,13 +6,16 @@ entity cannot be continued from a log with a hole. A tree that ends so looks lik
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import sqlite3
+import struct
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import repeat
@@ -23,12 +26,13 @@ from cantrip_actors.loom.integrity.copy import can_wait
 from cantrip_actors.loom.integrity.verify import Trees
 from cantrip_actors.loom.memory.journal import JournalLine, decode_line
 from cantrip_actors.loom.memory.jsonl import JsonlStore
+from cantrip_actors.loom.seal.line_file import describe_failure
 from cantrip_actors.loom.seal.seal_key import UNSEALED, Seal, SealKey, SealMark, WrongSealKey, open_seal
 from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.loom.stores.blobs import attach_images, bind_images
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.machine.project import as_header
-from cantrip_actors.own_files.claims import SQLITE, list_loom_files
+from cantrip_actors.own_files.claims import SQLITE, is_claimed, list_loom_files
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
@@ -45,6 +49,9 @@ _log = get_logger("cantrip.loom")
 
 LEAST_RECORD: Final = 64
 """The least bytes that a record needs in a file."""
+
+_SHARED: Final = (0x40000002, 510)
+"""The first byte, and the number of bytes, of the lock that SQLite has on a file while it is open."""
 
 LARGEST: Final = 2**40
 """The most bytes of a file: a head that names more is itself damaged."""
@@ -72,6 +79,32 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
+    with _lock(path, is_jsonl=is_jsonl):
+        return _repair(path, is_jsonl=is_jsonl, seal_key=seal_key)
+
+
+@contextmanager
+def _lock(path: Path, *, is_jsonl: bool) -> Iterator[None]:
+    """Keep others from a loom while it is repaired. Raises LoomError if it is open anywhere."""
+    with ExitStack() as opened:
+        try:
+            if is_claimed(path):  # closing a file would end the locks that SQLite has on it in this process
+                raise BlockingIOError
+            file = opened.enter_context(path.open("r+b"))
+            if is_jsonl:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            elif hasattr(fcntl, "F_OFD_SETLK"):  # it lasts until this descriptor is closed, and not another one
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, *_SHARED, 0))
+            else:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, *reversed(_SHARED))
+        except BlockingIOError as error:
+            raise LoomError(f"{path} is open, here or in another process: close it there first") from error
+        except OSError as error:
+            raise LoomError(f"cannot repair {path}: {describe_failure(error)}") from error
+        yield
+
+
+def _repair(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repaired:
     files = list_loom_files(path)
     copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
     copy.mkdir(mode=FOLDER)

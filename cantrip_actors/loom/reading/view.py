@@ -305,6 +305,8 @@ class Loom:
 
         It costs as much as these turns, and the entity's rewards. Raises LoomError for an unknown entity.
         """
+        check(is_whole(after, 0), "after", "the sequence of a turn, or 0 for the beginning", after, LoomError)
+        check(is_whole(limit, 1), "limit", "a number of turns, from 1", limit, LoomError)
         header, skipped = self.header(entity_id), 0
         while True:
             start = self._find_turn_end(entity_id, after - skipped)
