@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import anyio.to_thread
 import msgspec
 
 from cantrip_actors.circle.gate_call import GateError
@@ -20,6 +19,7 @@ from cantrip_actors.machine.actions import Run
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.runtime.circles.snapshots import Account, Snapshots
 from cantrip_actors.terms.resource import BoundResource, Resource
+from cantrip_actors.user_code.threads import run_apart
 
 LARGEST: Final = 4_000_000
 """Bytes of a resource's state that are stored."""
@@ -72,7 +72,7 @@ class Resources:
         for resource, bound in self._bound.items():
             if bound in run.gate.dependencies.values() and (state := bound.dump()) is not None:
                 seal = partial(snapshots.seal, resource.form, "idle", state, "", Account(LARGEST))
-                return await anyio.to_thread.run_sync(seal)
+                return await run_apart(seal)
         return None
 
     async def close(self) -> None:
