@@ -189,7 +189,7 @@ class CircleActor(GatesActor):
         if snapshots is None:
             return 0
         for left in islice(reversed(wanted.snapshots), TRIES):
-            restored = snapshots.load(left.snapshot, self._engine, "idle")
+            restored = await snapshots.load(left.snapshot, self._engine, "idle")
             if restored is None or left.after > len(wanted.before):
                 continue
             try:
@@ -204,7 +204,7 @@ class CircleActor(GatesActor):
         """Restore the program that waited for a gate; return None if its snapshot cannot be used."""
         sandbox, snapshots = self._sandbox, self._snapshots
         assert sandbox is not None
-        restored = None if snapshots is None else snapshots.load(midway.snapshot, self._engine, "suspended")
+        restored = None if snapshots is None else await snapshots.load(midway.snapshot, self._engine, "suspended")
         if snapshots is None or restored is None:
             return None
         try:

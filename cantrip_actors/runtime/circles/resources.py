@@ -37,11 +37,11 @@ class Resources:
         self._snapshots = snapshots
         self._bound: dict[Resource, BoundResource] = {}
 
-    def lend(self, run: Run) -> Run:
+    async def lend(self, run: Run) -> Run:
         """Return the call with the entity's own resources among the dependencies of its gate."""
         gate = run.gate
         own = {
-            name: self._bind(value, run.resource)
+            name: await self._bind(value, run.resource)
             for name, value in gate.dependencies.items()
             if isinstance(value, Resource)
         }
@@ -52,16 +52,16 @@ class Resources:
             gate = replace(gate, function=partial(_describe, next(iter(own.values())), gate.dependencies))
         return msgspec.structs.replace(run, gate=gate)
 
-    def _bind(self, resource: Resource, snapshot: Snapshot | None) -> BoundResource:
+    async def _bind(self, resource: Resource, snapshot: Snapshot | None) -> BoundResource:
         bound = self._bound.get(resource)
         if bound is None:
-            bound = self._bound[resource] = resource.bind(self._load(snapshot, resource.form))
+            bound = self._bound[resource] = resource.bind(await self._load(snapshot, resource.form))
         return bound
 
-    def _load(self, snapshot: Snapshot | None, form: str) -> bytes | None:
+    async def _load(self, snapshot: Snapshot | None, form: str) -> bytes | None:
         if snapshot is None or self._snapshots is None:
             return None
-        content = self._snapshots.load(snapshot, form, "idle")
+        content = await self._snapshots.load(snapshot, form, "idle")
         return None if content is None else content.image
 
     async def save(self, run: Run) -> Snapshot | None:
