@@ -372,6 +372,8 @@ def _take(me: Incarnation, match: Callable[[Any], bool] | None) -> Any:
             if match is None or match(message):
                 assert lane is not None
                 del lane[at]
+                if box.producers:
+                    box.admit()
                 if caller is not None:
                     me.took_at = me.system.now()
                     me.remember_call(caller)

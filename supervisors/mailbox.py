@@ -157,7 +157,7 @@ class Mailbox:
         self.limit = UNBOUNDED
         self.waiter: Any = None
         self.wake: Callable[[Any], object] = _wake_nobody
-        self.producers: list[Caller] | None = None  # senders that wait for room
+        self.producers: dict[Caller, None] | None = None  # senders that wait for room, in their order
 
     def __len__(self) -> int:
         return (len(self.items) if self.items else 0) + (len(self.urgent) if self.urgent else 0)

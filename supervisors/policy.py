@@ -169,8 +169,10 @@ class Backoff:
         """
         if attempt <= 0:
             return 0.0
-        # 2.0 ** 1024 overflows, but the bound is reached long before.
-        wait = min(self.maximum, self.first * self.factor ** min(attempt - 1, 64))
+        try:
+            wait = min(self.maximum, self.first * float(self.factor) ** (attempt - 1))
+        except OverflowError:
+            wait = self.maximum if self.first else 0.0
         return wait * (1.0 - self.jitter * chance)
 
     def next_attempt(self, attempt: int, ran: float) -> int:

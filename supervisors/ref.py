@@ -20,18 +20,21 @@ the caller waits for the end of that work (`BoundedWork`).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, overload
 
 import anyio
 
 from supervisors.errors import (
+    CallError,
     CallTimeout,
     ChildNotFound,
     Failed,
     MailboxFull,
     NotRunning,
     SelfCall,
+    ShuttingDown,
     StartFailed,
     check_seconds,
     is_hashable,
@@ -125,16 +128,21 @@ class AcceptsAnyCast(Protocol):
 class BoundedWork:
     """The callee's work on a bounded call. The callee notes its scope here; a caller that leaves cancels that scope."""
 
-    __slots__ = ("_ended", "_on_overdue", "_scope")
+    __slots__ = ("_ended", "_is_cancelled", "_on_overdue", "_scope")
 
     def __init__(self) -> None:
+        self._is_cancelled = False
         self._scope: anyio.CancelScope | None = None
         self._on_overdue: Callable[[], object]
         self._ended: Caller | None = None
 
     def begin(self, scope: anyio.CancelScope, on_overdue: Callable[[], object]) -> None:
-        """Note that the work begins in `scope`; `on_overdue` is called if it does not end within the grace."""
+        """Note that the work begins, or continues, in `scope`; `on_overdue` is called if it does not end within the
+        grace.
+        """
         self._scope, self._on_overdue = scope, on_overdue
+        if self._is_cancelled:
+            scope.cancel()
 
     def end(self, scope: anyio.CancelScope | None = None) -> None:
         """Note that the work has ended; with `scope`, unless another scope has taken it over."""
@@ -144,7 +152,8 @@ class BoundedWork:
                 self._ended.reply(None)
 
     async def cancel(self, system: ActorSystem, grace: float) -> None:
-        """Cancel the work, and wait for its end, `grace` seconds at most."""
+        """Cancel the work, and wait for its end, `grace` seconds at most; work that begins later ends at once."""
+        self._is_cancelled = True
         if self._scope is None:
             return
         self._scope.cancel()
@@ -336,9 +345,13 @@ class ActorRef(Generic[A_co]):
                 return
             promise = identity.system.loop.make_caller()
             if box.producers is None:
-                box.producers = []
-            box.producers.append(promise)
-            await promise.wait()
+                box.producers = {}
+            box.producers[promise] = None
+            try:
+                await promise.wait()
+            finally:
+                if box.producers is not None:  # it was cancelled
+                    box.producers.pop(promise, None)
 
     @overload
     async def call(
@@ -641,4 +654,6 @@ async def run_to_end(
     finally:
         if identify(ref).outcome is None:
             with anyio.CancelScope(shield=True):
-                await stop(ref, cancelled)
+                with suppress(CallError, ShuttingDown):  # its supervisor ends, and ends it
+                    await stop(ref, cancelled)
+                await ref.outcome()

@@ -42,7 +42,9 @@ COMMON = "anyio orjson pydantic structlog"
 ROWS: dict[str, Row] = {
     "supervisors": _row("", "anyio structlog trio typing_extensions"),
     "cantrip_actors.terms": _row(
-        "", "pydantic pydantic_core annotated_types typing_extensions msgspec orjson jsonschema referencing", IMPURE
+        "",
+        "pydantic pydantic_core annotated_types typing_extensions msgspec orjson jsonschema referencing yaml",
+        IMPURE,
     ),
     "cantrip_actors.redact": _row("", "orjson structlog", IMPURE),
     "cantrip_actors.user_code": _row("", "anyio"),
@@ -92,7 +94,7 @@ ROWS: dict[str, Row] = {
         "terms own_files redact records stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
     ),
     "cantrip_actors.mcp_server": _row(
-        "terms redact records stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
+        "terms own_files redact records stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
     ),
     "cantrip_actors.__main__": _row("cli"),
     FACE: _row("terms records machine stream loom crystal circle runtime supervisors", COMMON),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import anyio
-from anyio import to_thread
 
 from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.acp.agent import Agent
@@ -23,6 +24,8 @@ LONGEST: Final = 64 << 20
 """The maximum bytes of a line."""
 CHUNK: Final = 1 << 16
 """Bytes read at a time: the capacity of a pipe."""
+AT_ONCE: Final = select.PIPE_BUF
+"""Bytes that a pipe takes without blocking once it is ready."""
 GRACE: Final = 1.5
 """Seconds that a running episode has when the editor disconnects."""
 
@@ -63,6 +66,15 @@ class StdioLines(AsyncIterator[bytes]):
         return line
 
 
+async def write_all(file: BinaryIO, data: bytes) -> None:
+    """Write to a file. No thread does it: one that waits for a reader could not be cancelled. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        with suppress(PermissionError):  # likewise
+            await anyio.wait_writable(file.fileno())
+        view = view[os.write(file.fileno(), view[:AT_ONCE]) :]
+
+
 async def run_agent(
     runtime: Runtime,
     recipe: Cantrip,
@@ -79,13 +91,10 @@ async def run_agent(
     agent = Agent(runtime, recipe, terminal=terminal)
     trace, close = _make_tracer(runtime, debug)
 
-    async def write(line: bytes) -> None:
-        await to_thread.run_sync(_write_all, answers, line)
-
     async def end() -> None:
         await runtime.drain(GRACE)
 
-    agent.connection = RpcConnection(agent, write, trace=trace)
+    agent.connection = RpcConnection(agent, partial(write_all, answers), trace=trace)
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
@@ -94,12 +103,6 @@ async def run_agent(
             tasks.cancel_scope.cancel()
     finally:
         close()
-
-
-def _write_all(file: BinaryIO, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) :]
 
 
 async def _stop_at_signal(scope: anyio.CancelScope) -> None:

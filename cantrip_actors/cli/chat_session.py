@@ -43,12 +43,13 @@ from cantrip_actors import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from cantrip_actors.cli.decision_author import door, login
+from cantrip_actors.cli.decision_author import door
 from cantrip_actors.cli.errors import Interrupted, opening
 from cantrip_actors.cli.inline_decisions import Keyboard, attend, has_terminal, screen_size
 from cantrip_actors.cli.output import as_text, one_line, print_note, render_loom_option, short
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.cli.watch import Watcher, background
+from cantrip_actors.own_files.login import get_login
 from cantrip_actors.runtime.people.utterances import find_newest_work, find_utterance, reply, rest, talks
 from cantrip_actors.stream.pieces import TextPieces
 from cantrip_actors.terms.cut_off import render_cut_off
@@ -154,7 +155,7 @@ class ChatSession:
         self._entity = entity
         self._cantrip = cantrip
         self._url = url
-        self._by = login()
+        self._by = get_login()
         self._keyboard = Keyboard()
         self._terminal = anyio.Lock()
         """Held by whoever reads the keyboard."""

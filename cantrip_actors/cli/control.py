@@ -33,7 +33,6 @@ from cantrip_actors.cli.command import (
     with_thread,
 )
 from cantrip_actors.cli.entities import Key, Name, RecipeOption, find_living
-from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors import Episode, Runtime
@@ -58,16 +57,16 @@ def steer(
     """
 
     async def work(runtime: Runtime) -> str:
-        from cantrip_actors.cli.decision_author import login
+        from cantrip_actors.own_files.login import get_login
 
         entity = runtime.get_entity(find_living(runtime.loom, name))
-        await entity.steer(message, key=key, by=login())
+        await entity.steer(message, key=key, by=get_login())
         return entity.id
 
     with report_errors(json=as_json, loom=loom):
         message = intent_with_files(text, image, file)
     entity_id = run_quietly(loom, work, as_json=as_json, backend=backend)
-    output.show({"entity_id": entity_id, "loom": render_url(loom)}, [entity_id], as_json=as_json)
+    output.show_receipt({"entity_id": entity_id}, loom, [entity_id], as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip interrupt notes", 'cantrip interrupt notes --now --why "the wrong order"'))
@@ -87,14 +86,14 @@ def interrupt(
     """
 
     async def work(runtime: Runtime) -> str:
-        from cantrip_actors.cli.decision_author import login
+        from cantrip_actors.own_files.login import get_login
 
         entity = runtime.get_entity(find_living(runtime.loom, name))
-        await entity.interrupt(why, now=now, key=key, by=login())
+        await entity.interrupt(why, now=now, key=key, by=get_login())
         return entity.id
 
     entity_id = run_quietly(loom, work, as_json=as_json, backend=backend)
-    output.show({"entity_id": entity_id, "loom": render_url(loom)}, [entity_id], as_json=as_json)
+    output.show_receipt({"entity_id": entity_id}, loom, [entity_id], as_json=as_json)
 
 
 @app.command(
@@ -125,9 +124,9 @@ def fork(
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.cli.cantrip_source import load_cantrip
-        from cantrip_actors.cli.decision_author import login
         from cantrip_actors.cli.loom_views import Finder
         from cantrip_actors.cli.recipe_sidecar import recipe_of, remember
+        from cantrip_actors.own_files.login import get_login
 
         data: Any = None if context is None else read_context(context)
         earlier = read_history(history)
@@ -151,7 +150,7 @@ def fork(
                 history=earlier,
                 lasting=lasting,
                 key=key,
-                by=login(),
+                by=get_login(),
             )
             return with_thread(await entity.episode())
 

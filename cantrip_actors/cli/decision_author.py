@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from cantrip_actors.own_files.login import get_login
 
 
 def author(by: str | None) -> str:
     """Return the name of the person who decides: the given one, or the login name. Raises BadParameter for a blank."""
     if by is None:
-        return login()
+        return get_login()
     if not by.strip():
         import typer
 
@@ -20,16 +20,4 @@ def author(by: str | None) -> str:
 
 def door() -> str:
     """Return the door of a decision that is made here: a terminal of the user."""
-    return f"terminal:{login()}"
-
-
-def login() -> str:
-    """Return the login name of the user that this process runs as, whatever the environment says."""
-    try:
-        import pwd
-
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except (ImportError, KeyError):  # there is no list of users, or the user is not in it
-        import getpass
-
-        return getpass.getuser()
+    return f"terminal:{get_login()}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,12 +49,11 @@ from cantrip_actors.cli.command import (
     terminal_width,
     with_thread,
 )
-from cantrip_actors.cli.listing import ListedCantrip, ListedLimit, ListedSince, ListedState, list_newest
+from cantrip_actors.cli.listing import ListedCantrip, ListedLimit, ListedSince, ListedState, list_newest, make_selection
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors import Cantrip, CantripError, Entity, Episode, Loom, Runtime
-    from cantrip_actors.loom import State
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -362,11 +361,11 @@ def withdraw(
 
 
 async def _withdraw_intent(runtime: Runtime, name: str, key: str, why: str) -> dict[str, str]:
-    from cantrip_actors.cli.decision_author import login
     from cantrip_actors.cli.loom_views import Finder
+    from cantrip_actors.own_files.login import get_login
 
     receipt = runtime.receipt(Finder(runtime.loom).entity(name), key)
-    state = await receipt.withdraw(why, by=login())
+    state = await receipt.withdraw(why, by=get_login())
     return {"entity_id": receipt.entity_id, "key": receipt.key, "state": state}
 
 
@@ -460,9 +459,9 @@ def compact(
 
 
 def _login() -> str:
-    from cantrip_actors.cli.decision_author import login
+    from cantrip_actors.own_files.login import get_login
 
-    return login()
+    return get_login()
 
 
 def _read_recipe(recipe: str | None, loom: str, *, as_json: bool) -> Cantrip | None:
@@ -526,10 +525,8 @@ def entities(
         if would_move:
             _print_moves(opened, loom, recipes or (), as_json=as_json)
             return
-        from cantrip_actors.loom.stores.selection import Selection, format_since
 
-        earliest = None if since is None else format_since(since)
-        selection = Selection(cast("State | None", state), "lasting", cantrip, prefix, earliest)
+        selection = make_selection(state, cantrip, since, kind="lasting", prefix=prefix)
         listed = list_newest(opened, selection, limit, lambda one: everything or not opened.is_over(one.id))
         rows = [views.build_entity_row(opened, opened.header(entity.id)) for entity in listed]
         or_else = f"{render_url(loom)} has no long-lived entity: cantrip invoke"
@@ -576,9 +573,9 @@ def resume(
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import CantripError
         from cantrip_actors.cli.cantrip_source import load_cantrip
-        from cantrip_actors.cli.decision_author import login
         from cantrip_actors.cli.recipe_sidecar import recipe_of
         from cantrip_actors.loom import Held
+        from cantrip_actors.own_files.login import get_login
 
         cantrip = None if recipe is None else load_cantrip(recipe)
         check_exists(loom)
@@ -594,7 +591,7 @@ def resume(
             ended: list[Episode | CantripError] = []
             for entity_id in wanted:
                 try:
-                    resumed.append(await runtime.resume(entity_id, cantrip=cantrips[entity_id], by=login()))
+                    resumed.append(await runtime.resume(entity_id, cantrip=cantrips[entity_id], by=get_login()))
                 except Held as holder:  # it was not interrupted: another process runs it
                     if names:
                         holder.entity_id = entity_id
@@ -627,7 +624,7 @@ def resume(
 
 
 def _show_receipt(receipt: dict[str, str], loom: str, *, as_json: bool) -> None:
-    output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
+    output.show_receipt(receipt, loom, [" ".join(receipt.values())], as_json=as_json)
 
 
 def find_living(loom: Loom, name: str) -> str:
@@ -687,7 +684,6 @@ def _end(name: str, loom: str, *, as_json: bool, stops: bool = False) -> None:
         return entity_id, await runtime.read(lambda: runtime.loom.state(entity_id))
 
     entity_id, state = run_quietly(loom, work, as_json=as_json)
-    if as_json:
-        output.print_json({"entity_id": entity_id, "name": name, "state": state, "loom": render_url(loom)})
-    else:
+    output.show_receipt({"entity_id": entity_id, "name": name, "state": state}, loom, (), as_json=as_json)
+    if not as_json:
         output.print_note(f"{name} has ended")

@@ -15,9 +15,10 @@ import anyio
 import anyio.abc
 
 from cantrip_actors import AlreadyDecided, CantripError, Request, RequestedEvent, Runtime
-from cantrip_actors.cli.decision_author import door, login
+from cantrip_actors.cli.decision_author import door
 from cantrip_actors.cli.output import print_note, render_loom_option
 from cantrip_actors.cli.watch import Watcher
+from cantrip_actors.own_files.login import get_login
 from cantrip_actors.redact.visible import escape, shorten
 from cantrip_actors.runtime.people.request import parse_answer
 from cantrip_actors.terms.exact_json import parse_exactly
@@ -96,7 +97,7 @@ async def attend(
     `also` is the id of a request that belongs to the run and to no entity: its dispatch's. A `keyboard` that others
     read, too, is read only while `terminal` is held. Requests that the caller `replies_itself` to are left out.
     """
-    by = login()
+    by = get_login()
     if keyboard is None and has_terminal():
         keyboard = Keyboard()
     seen: set[tuple[str, str]] = set()

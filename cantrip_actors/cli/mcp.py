@@ -75,7 +75,7 @@ def serve(
 
     Entities of these cantrips that a crash interrupted are resumed, and so are their tasks.
     """
-    from cantrip_actors.acp.stdio import StdioLines, take_standard_streams
+    from cantrip_actors.acp.stdio import StdioLines, take_standard_streams, write_all
 
     streams = None if http else take_standard_streams()  # before any code of the user runs
     with report_errors(json=False, loom=loom):
@@ -116,7 +116,9 @@ def serve(
         async def run() -> None:
             async with Runtime.open(loom, cantrips=cantrips, **options) as runtime:
                 runtime.set_allowance(max_cost_per_day)
-                await server.serve_stdio(runtime, server.by_name(cantrips), StdioLines(messages), answers)
+                await server.serve_stdio(
+                    runtime, server.by_name(cantrips), StdioLines(messages), partial(write_all, answers)
+                )
 
         anyio.run(run, backend=backend.value)
 

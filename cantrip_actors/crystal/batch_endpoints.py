@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import takewhile
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import orjson
 
+from cantrip_actors.crystal.access import run_in_thread
 from cantrip_actors.crystal.answer_bytes import LARGEST_FILE
 from cantrip_actors.crystal.client import ProviderRequest
 from cantrip_actors.crystal.encode import encode_json
@@ -40,6 +41,11 @@ MARK: Final = "cantrip-actors"
 
 PAGES: Final = 20
 """The most pages of a provider's list of batches that are read."""
+
+LONG: Final = 1_000_000
+"""Bytes of JSON from which on a thread parses it."""
+
+T = TypeVar("T")
 
 
 class ListedBatch(NamedTuple):
@@ -91,7 +97,10 @@ class BatchEndpoint(ABC):
         return encode_json(fields)
 
     async def _get(self, path: str) -> dict[str, Any]:
-        return self._parse_object(await self.crystal.fetch("GET", path))
+        body = await self.crystal.fetch("GET", path)
+        if len(body) < LONG:
+            return self._parse_object(body)
+        return await run_in_thread(lambda: self._parse_object(body))
 
     async def _list(
         self,
@@ -129,8 +138,13 @@ class BatchEndpoint(ABC):
             raise ProviderError(f"{self.provider}: expected a JSON object about a batch, got {body[:80]!r}")
         return value
 
-    def _parse_lines(self, body: bytes) -> Iterator[dict[str, Any]]:
-        return (self._parse_object(line) for line in body.splitlines() if line.strip())
+    async def _read_lines(self, body: bytes, read: Callable[[dict[str, Any]], T]) -> list[T]:
+        """Return what `read` makes of each line of a file, in a thread: the file of a batch may have a gigabyte."""
+
+        def read_all() -> list[T]:
+            return [read(self._parse_object(line)) for line in body.splitlines() if line.strip()]
+
+        return await run_in_thread(read_all)
 
     def _make_failure(self, status: int | None, body: object) -> ProviderError:
         return make_failure(self.provider, status, body)
@@ -166,9 +180,11 @@ class AnthropicBatches(BatchEndpoint):
     async def fetch_answers(self, batch: str) -> BatchAnswers:
         """Return the answers in its file of results."""
         body = await self.crystal.fetch("GET", f"/v1/messages/batches/{batch}/results", largest=LARGEST_FILE)
-        return {
-            str(line["custom_id"]): self._parse_answer(mapping(line.get("result"))) for line in self._parse_lines(body)
-        }
+        return dict(
+            await self._read_lines(
+                body, lambda line: (str(line["custom_id"]), self._parse_answer(mapping(line.get("result"))))
+            )
+        )
 
     def _parse_answer(self, result: Mapping[str, Any]) -> bytes | ProviderError | None:
         match result.get("type"):
@@ -241,8 +257,7 @@ class OpenAIBatches(BatchEndpoint):
         for name in ("output_file_id", "error_file_id"):
             if batch_facts.get(name):
                 body = await self.crystal.fetch("GET", f"/files/{batch_facts[name]}/content", largest=LARGEST_FILE)
-                for line in self._parse_lines(body):
-                    answers[str(line["custom_id"])] = self._parse_answer(line)
+                answers |= await self._read_lines(body, lambda line: (str(line["custom_id"]), self._parse_answer(line)))
         return answers
 
     def _parse_answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
@@ -260,7 +275,7 @@ class OpenAIBatches(BatchEndpoint):
 
     async def _fetch_ids(self, batch_facts: Mapping[str, Any]) -> list[str]:
         body = await self.crystal.fetch("GET", f"/files/{batch_facts['input_file_id']}/content", largest=LARGEST_FILE)
-        return [str(line["custom_id"]) for line in self._parse_lines(body)]
+        return await self._read_lines(body, lambda line: str(line["custom_id"]))
 
     async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the batches that were made by this project."""
@@ -308,10 +323,14 @@ class GoogleBatches(BatchEndpoint):
             return {WHOLE: self._make_failure(None, {"error": operation["error"]})}
         output = mapping(operation.get("response")) or mapping(mapping(operation.get("metadata")).get("output"))
         inlined = mapping(output.get("inlinedResponses")).get("inlinedResponses")
-        return {
-            str(mapping(response.get("metadata")).get("key")): self._parse_answer(response)
-            for response in objects(inlined)
-        }
+
+        def read_all() -> BatchAnswers:
+            return {
+                str(mapping(response.get("metadata")).get("key")): self._parse_answer(response)
+                for response in objects(inlined)
+            }
+
+        return await run_in_thread(read_all)
 
     def _parse_answer(self, item: Mapping[str, Any]) -> bytes | ProviderError | None:
         if item.get("error"):

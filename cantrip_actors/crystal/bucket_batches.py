@@ -77,6 +77,12 @@ class BucketBatches(BatchEndpoint):
     def read_id(self, line: Mapping[str, Any]) -> str:
         """Return the id of the request of a line."""
 
+    @abstractmethod
+    def _parse_answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None: ...
+
+    def _read_answer(self, line: Mapping[str, Any]) -> tuple[str, bytes | ProviderError | None]:
+        return self.read_id(line), self._parse_answer(line)
+
     def make_address(self, name: str) -> str:
         """Return the address of an object of the bucket."""
         return f"{self.scheme}://{self.bucket}/{name}"
@@ -90,7 +96,7 @@ class BucketBatches(BatchEndpoint):
         if not name.startswith(mine):
             return frozenset()
         try:
-            return frozenset(map(self.read_id, self._parse_lines(await self.read(name.removeprefix(mine)))))
+            return frozenset(await self._read_lines(await self.read(name.removeprefix(mine)), self.read_id))
         except ProviderError as error:
             if error.status == 404:
                 return frozenset()
@@ -161,10 +167,7 @@ class VertexBatches(BucketBatches):
             for file in await self._list(where, "items", follow_token):
                 name = str(file.get("name"))
                 if name.endswith(".jsonl"):
-                    answers |= {
-                        self.read_id(line): self._parse_answer(line)
-                        for line in self._parse_lines(await self.read(name))
-                    }
+                    answers |= await self._read_lines(await self.read(name), self._read_answer)
         state = str(job.get("state"))
         if state.endswith("CANCELLED"):
             answers[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
@@ -276,7 +279,7 @@ class BedrockBatches(BucketBatches):
             if error.status != 404:
                 raise
         else:
-            answers |= {self.read_id(line): self._parse_answer(line) for line in self._parse_lines(written)}
+            answers |= await self._read_lines(written, self._read_answer)
         if status == "Stopped":
             answers[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
         return answers

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import orjson
 
+from cantrip_actors.crystal.shapes import WRONG_SHAPE, reading_answers
 from cantrip_actors.crystal.sse import Framing, ServerSentEvent, check_values
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
@@ -594,8 +595,7 @@ class Decoder(ABC):
             raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: expected a JSON object")
         try:
             self.read(value, name)
-        except (TypeError, AttributeError, LookupError, ValueError, OverflowError) as error:
-            # a server may send any shape; decoders read the expected one
+        except WRONG_SHAPE as error:  # a server may send any shape; decoders read the expected one
             raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: a value has the wrong type") from error
         return self.draft.take()
 
@@ -625,6 +625,11 @@ class Decoder(ABC):
 
         Raises ProviderError if the stream ended before it was complete, CrystalError if the response is empty.
         """
+        with reading_answers(self.draft.provider):
+            return self.build_response()
+
+    def build_response(self) -> Response:
+        """Return the response, as `finish`; a family adds what it knows at the end only."""
         if not self.complete:
             raise ProviderError(f"{self.draft.provider}: the stream ended before the response was complete")
         if self.logprobs:

@@ -122,6 +122,15 @@ class Look(NamedTuple):
     ready: Sequence[bool]
     seconds: float
 
+    @classmethod
+    def read(cls, look: object, count: int) -> Look:
+        """Return the answer of `PostingCrystal.look` for so many handles. Raises CrystalError for anything else."""
+        if isinstance(look, cls):
+            ready, seconds = look
+            if isinstance(ready, list | tuple) and len(ready) == count and isinstance(seconds, int | float):
+                return look
+        raise CrystalError(f"look: expected a Look with {count} values in `ready`, and seconds; got {look!r:.200}")
+
 
 class AnsweringCrystal(ABC):
     """A crystal that answers a `Query`. Its `invoke` makes one of the arguments of the contract (CRYSTAL-1)."""

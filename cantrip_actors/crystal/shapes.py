@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
 
+from cantrip_actors.terms.errors import ProviderError
 from cantrip_actors.terms.exact_json import parse_exactly
+
+WRONG_SHAPE: Final = (TypeError, AttributeError, LookupError, ValueError, OverflowError, RecursionError)
+"""The errors of code that reads a value of another shape than the expected one."""
+
+
+@contextmanager
+def reading_answers(provider: str) -> Iterator[None]:
+    """Raise ProviderError if the block reads an answer of the provider that has another shape than the expected one."""
+    try:
+        yield
+    except WRONG_SHAPE as error:
+        problem = f"{provider} sent an answer of an unexpected shape: {type(error).__name__}: {error}"
+        raise ProviderError(problem[:500]) from error
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

@@ -218,11 +218,14 @@ class DispatchCompanion(Companion):
         self._checkpoint = count_gate(self._checkpoint, call.gate, effectful=call.gate in self._effectful)
 
     async def may_end(self, call: GateCall) -> Refused | None:
-        """Check the exit contract before `done`."""
+        """Check the exit contract before `done`. One that a crash repeats is refused in the words of the first time."""
         record = await self.read()
         verdict = exit_of(record)
         if isinstance(verdict, Accept):
             return None
+        for entry, earlier in record.of(DoneRefused):
+            if entry.turn_id == call.turn_id:
+                return Refused(earlier.text)
         if isinstance(verdict, Refuse):
             refused = DoneRefused(verdict.text)
             await self.write(refused, turn_id=call.turn_id, by="supervisor")

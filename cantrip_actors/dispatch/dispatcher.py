@@ -34,7 +34,7 @@ from cantrip_actors.dispatch.terms import Violation
 from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
 from cantrip_actors.loom.seal.sealed_log import delete_log
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.terms.arguments import check_kind
+from cantrip_actors.terms.arguments import check_kind, check_whole
 
 CantripFor = Cantrip | Callable[[Contract], Cantrip]
 """The cantrip of a dispatch: one for all, or a function that picks one by the contract."""
@@ -289,6 +289,7 @@ class Dispatcher:
 
         Two that declare overlapping outputs never run at once. A tampered record is left alone, and logged.
         """
+        check_whole("limit", limit, 1)
         running: dict[str, Record] = {}
         tried: dict[str, tuple[int, float]] = {}
 
@@ -313,6 +314,7 @@ class Dispatcher:
 
         Returns the records of the dispatches that ran. A dispatch that cannot be run is logged, and the others run.
         """
+        check_whole("limit", limit, 1)
         due = await self._select_due({}, len(self.log.ids()), heartbeat=True)
         limiter = anyio.Semaphore(limit)
         ended: list[Record | None] = []

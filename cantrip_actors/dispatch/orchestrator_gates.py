@@ -8,14 +8,15 @@ them, and a human may unblock them next week.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import anyio
 
 from cantrip_actors import Gate, GateCall, Refused, gate
 from cantrip_actors.dispatch.contract import Contract, draft
-from cantrip_actors.dispatch.errors import DispatchError
+from cantrip_actors.dispatch.errors import DispatchError, DispatchExists
 from cantrip_actors.dispatch.events import StatusChanged
 from cantrip_actors.dispatch.log import Dispatches, now
 from cantrip_actors.dispatch.overlap import find_common_paths, overlaps
@@ -42,9 +43,9 @@ def make_orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Reco
     async def dispatch_batch(contracts: list[dict[str, Any]], call: GateCall) -> list[dict[str, Any]]:
         """Hand out several dispatches at once, to workers that write different files; the results come in order."""
         drafted = _draft_all(contracts, call)
-        clashes = overlaps(drafted)
+        clashes = [*map(str, overlaps(drafted)), *_list_repeated_ids(drafted)]
         if clashes:
-            raise GateError("; ".join(map(str, clashes)))
+            raise GateError("; ".join(clashes))
         results: dict[int, dict[str, Any]] = {}
 
         async def dispatch_one(number: int, contract: Contract) -> None:
@@ -69,13 +70,13 @@ def make_orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Reco
 
     async def create_and_run(contract: Contract, call: GateCall) -> Record:
         """Create a dispatch, unless this turn has created it before a crash, and run it."""
-        if contract.dispatch_id in log.ids():
-            existing = await log.read_soon(contract.dispatch_id)
-            if existing.contract.spawned_by != call.turn_id:
-                message = f"there is a dispatch {contract.dispatch_id} already: give yours another dispatch_id"
-                raise DispatchError(message)
-        else:
+        try:
             await log.create_soon(contract, author=call.entity_id, turn_id=call.turn_id)
+        except DispatchExists:
+            existing = await log.read_soon(contract.dispatch_id)
+            if _list_terms(existing.contract) != _list_terms(contract):
+                message = f"there is a dispatch {contract.dispatch_id} already: give yours another dispatch_id"
+                raise DispatchError(message) from None
         return await run(contract.dispatch_id)
 
     return (dispatch, dispatch_batch, unblock)
@@ -97,6 +98,18 @@ def _draft_all(contracts: Sequence[Mapping[str, Any]], call: GateCall) -> list[C
     if wrong:
         raise GateError("nothing was dispatched; mend the contract:\n" + "\n".join(wrong))
     return drafts
+
+
+def _list_terms(contract: Contract) -> dict[str, Any]:
+    """Return the terms of a contract without its time, which a call that is repeated after a crash has anew."""
+    return {**contract.as_json(), "dispatched_at": ""}
+
+
+def _list_repeated_ids(contracts: Sequence[Contract]) -> Iterator[str]:
+    """Yield what is wrong with contracts that would have one log."""
+    for dispatch_id, count in Counter(contract.dispatch_id for contract in contracts).items():
+        if count > 1:
+            yield f"{count} contracts have the dispatch_id {dispatch_id}: give each an id of its own"
 
 
 def _build_result(record: Record) -> dict[str, Any]:

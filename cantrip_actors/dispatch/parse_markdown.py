@@ -35,7 +35,7 @@ from cantrip_actors.terms.errors import suggest_nearest
 SOURCE = re.compile(r"`(?P<path>[^`]+)`\s*(?:—|–|-|:)+\s*(?P<why>\S.*)")
 """A source file and the reason why it matters."""
 
-_HEADING = re.compile(r"(#{1,3})\s+(.+?)\s*#*")
+_HEADING = re.compile(r"(#{1,3})\s+(\S.*)")
 _FENCED_OR_COMMENT = re.compile(
     r"^[^\S\n]*(?P<fence>```|~~~).*?(?:\n[^\S\n]*(?P=fence)[^\n]*|\Z)|<!--.*?(?:-->|\Z)", re.MULTILINE | re.DOTALL
 )  # whichever begins first: what looks like a comment in a fence is text
@@ -93,7 +93,7 @@ def _read_sections(lines: MarkdownLines, read: Parsed) -> dict[str, Section]:
     here: Section | None = None
     for line in lines:
         heading = None if line.fenced else _HEADING.fullmatch(line.text)
-        level, name = (len(heading[1]), heading[2]) if heading else (0, "")
+        level, name = (len(heading[1]), heading[2].rstrip("#").rstrip()) if heading else (0, "")
         key = name.lower()
         if level == 1:
             _read_title(name, line.number, read)

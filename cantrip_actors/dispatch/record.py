@@ -127,8 +127,8 @@ class Record(Value, frozen=True):
 
         Raises KeyUsed if another request had it.
         """
-        name, space, _ = key.partition(" ")
-        entries = [entry for entry in self.entries if entry.key.startswith(name + space)]
+        name = key.rpartition(" ")[0]
+        entries = [entry for entry in self.entries if entry.key and entry.key.rpartition(" ")[0] == name]
         if any(entry.key != key for entry in entries):
             raise KeyUsed(f"key {name!r} was used for dispatch {self.id} with other content: use another key")
         return folded(self.entries[: entries[-1].seq]) if entries else None

@@ -352,7 +352,7 @@ class _Connection:
                 problem_text = f"server {self._name} lists its {what} wrongly: {_describe_fault(problem)}"
                 raise ToolServerError(problem_text) from None
             entries += read(page)
-            cursor = page.next_cursor
+            cursor = page.next_cursor or None  # some servers end a list with an empty one
             if cursor is None or len(entries) > TOOLS:
                 break
         return entries, cursor is None
@@ -671,6 +671,8 @@ class _StandardError:
     def __init__(self, server: str) -> None:
         self._server = server
         self._lines: deque[str] = deque(maxlen=LAST_WORDS)
+        self._part = ""
+        """The line that has not ended."""
         self._read, write = os.pipe()
         os.set_blocking(self._read, False)
         self.file = os.fdopen(write, "w", encoding="utf-8")
@@ -680,13 +682,11 @@ class _StandardError:
 
     def __exit__(self, *error: object) -> None:
         self.file.close()
-        for line in self._rest():
-            self._lines.append(line)
-        os.close(self._read)
-
-    def _rest(self) -> Iterator[str]:
+        rest = b""
         with contextlib.suppress(BlockingIOError):
-            yield from os.read(self._read, 65_536).decode(errors="replace").splitlines()
+            rest = os.read(self._read, 65_536)
+        self._lines += (self._part + rest.decode(errors="replace")).splitlines()
+        os.close(self._read)
 
     @property
     def last_words(self) -> str:
@@ -695,14 +695,13 @@ class _StandardError:
 
     async def read(self) -> None:
         """Read lines for as long as the connection lasts."""
-        rest = ""
         while True:
             await anyio.wait_readable(self._read)
             chunk = os.read(self._read, 65_536).decode(errors="replace")
             if not chunk:
                 return
-            *lines, rest = (rest + chunk).split("\n")
-            rest = rest[-10_000:]
+            *lines, part = (self._part + chunk).split("\n")
+            self._part = part[-10_000:]
             for line in lines:
                 self._lines.append(line)
                 _log.debug("a server wrote to its standard error", server=self._server, line=line)

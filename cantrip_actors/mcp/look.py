@@ -30,7 +30,10 @@ def server_at(target: str, auth: str | OAuth | Login | None = None) -> McpServer
     """Return the server for a URL, or for a command with its arguments, with a name. Raises InvalidCantrip."""
     if target.startswith(("http://", "https://")):
         return http(make_server_name(target.partition("//")[2].rpartition("@")[2]), target, auth=auth)
-    words = shlex.split(target)
+    try:
+        words = shlex.split(target)
+    except ValueError as error:
+        raise InvalidCantrip(f"expected a command with its arguments, got {target!r}: {error}") from error
     if not words:
         raise InvalidCantrip("expected a URL, or a command with its arguments")
     return stdio(make_server_name(PurePath(words[0]).name), words[0], *words[1:])

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
@@ -40,6 +42,8 @@ LONGEST: Final = 16_384
 
 EARLY: Final = 30.0
 """A token is refreshed this many seconds before it expires."""
+
+_WRITING: Final = threading.Lock()
 
 _log = get_logger("cantrip_actors.mcp")
 
@@ -106,9 +110,10 @@ class _Tokens:
     def _write(self, text: bytes) -> None:
         make_folder(self._path.parent)
         new = self._path.with_suffix(f".{os.getpid()}.new")
-        with open(new, "wb", opener=private) as file:  # Path.open has no opener
-            file.write(text)
-        new.replace(self._path)
+        with _WRITING:  # two connections of this process may have one login
+            with open(new, "wb", opener=private) as file:  # Path.open has no opener
+                file.write(text)
+            new.replace(self._path)
 
     async def restore(self, context: Any, url: str) -> bool:
         """Load the stored login into the SDK's context; return whether there are tokens."""
@@ -233,6 +238,11 @@ class _Browser:
         return self._result
 
     async def _serve(self, stream: SocketStream) -> None:
+        # browsers also open connections in advance, and close them without a request
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
+            await self._answer_request(stream)
+
+    async def _answer_request(self, stream: SocketStream) -> None:
         async with stream:
             head = b""
             with anyio.move_on_after(10):
@@ -246,7 +256,10 @@ class _Browser:
     def _read(self, head: bytes) -> tuple[str, str]:
         """Read a browser's request; return the status and the text of the answer."""
         words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
-        target = urlsplit(words[1] if len(words) == 3 else "")  # method, target, version
+        try:
+            target = urlsplit(words[1] if len(words) == 3 else "")  # method, target, version
+        except ValueError:  # brackets without an IPv6 address
+            target = urlsplit("")
         fields = {name: values[0] for name, values in parse_qs(target.query).items()}
         if target.path != CALLBACK or not self._state or fields.get("state") != self._state:
             return "404 Not Found", "This does not answer the login that is under way."

@@ -35,7 +35,7 @@ def repeats(text: str, values: frozenset[str]) -> bool:
         return bool(values)
     try:
         return json.dumps(orjson.loads(text), sort_keys=True) in values
-    except ValueError:
+    except (ValueError, RecursionError):  # it is deeper than structured content can be
         return False
 
 

@@ -76,7 +76,7 @@ class ResourcePosition(NamedTuple):
         if end < len(every):
             return every[self.skip : end], self._replace(skip=end)
         then = FIRST._replace(kind="template") if self.kind == "resource" else None
-        if page.next_cursor is not None:
+        if page.next_cursor:  # some servers end a list with an empty one
             then = self._replace(skip=0, cursor=page.next_cursor)
         return every[self.skip :], then
 

@@ -120,14 +120,17 @@ async def finish_task(
 ) -> CallToolResult:
     """Return the result of a current server's task; `answer` answers its questions.
 
-    Being cancelled cancels the task. Raises MCPError if the task fails or is cancelled.
+    Leaving it before the end cancels the task: by a cancellation, or since a question has no answer. Raises MCPError if
+    the task fails or is cancelled.
     """
     params, interval = TaskIdParams(task_id=started.task_id), started.poll_interval_ms
     answered: set[str] = set()
+    has_ended = False
     try:
         while True:
             task = await session.send_request(GetTask(params=params), CurrentTask)
-            if task.status in ENDED:
+            has_ended = task.status in ENDED
+            if has_ended:
                 return _read_end(task)
             requests = {key: request for key, request in (task.input_requests or {}).items() if key not in answered}
             if task.status == "input_required" and requests:
@@ -137,9 +140,9 @@ async def finish_task(
                 await session.send_request(UpdateTask(params=update), EmptyResult)
                 continue
             await _wait(interval if task.poll_interval_ms is None else task.poll_interval_ms)
-    except anyio.get_cancelled_exc_class():
-        await _cancel(session, CancelTask(params=params))
-        raise
+    finally:
+        if not has_ended:
+            await _cancel(session, CancelTask(params=params))
 
 
 def _read_end(task: CurrentTask) -> CallToolResult:

@@ -72,16 +72,26 @@ def forms_of(caller: McpCaller, requests: Iterable[Request]) -> types.InputReque
 def _schema(request: Request) -> tuple[dict[str, Any], str]:
     """Return the form of a question, and where its answer is: the "whole" form, its "field" answer, or "json" in it."""
     schema = dict(request.schema or {"type": "string"})
-    if schema.get("type") == "object" and schema.get("properties"):
-        fields = schema["properties"].values()
-        if all(isinstance(field, Mapping) and field.get("type") in _FLAT for field in fields):
-            names = ("type", "properties", "required")
-            return {name: schema[name] for name in names if name in schema}, "whole"
-    is_flat = schema.get("type") in _FLAT
+    fields = schema.get("properties")
+    if (
+        schema.get("type") == "object"
+        and isinstance(fields, Mapping)
+        and fields
+        and all(map(_is_flat, fields.values()))
+    ):
+        names = ("type", "properties", "required")
+        return {name: schema[name] for name in names if name in schema}, "whole"
+    is_flat = _is_flat(schema)
     expected = f"a JSON value that fits {json.dumps(schema)}"
     field = schema if is_flat else {"type": "string", "description": expected}
     form = {"type": "object", "properties": {"answer": field}, "required": ["answer"]}
     return form, "field" if is_flat else "json"
+
+
+def _is_flat(schema: Any) -> bool:
+    """Return whether a schema is one that a field of a form may have; its type may also be a list of types."""
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    return isinstance(kind, str) and kind in _FLAT
 
 
 async def decide(caller: McpCaller, request: Request, answer: types.ElicitResult) -> None:

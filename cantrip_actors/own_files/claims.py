@@ -77,6 +77,11 @@ def claim_file(path: str | os.PathLike[str]) -> FileClaim:
     return FileClaim(Path(os.path.realpath(path)), is_folder=False)
 
 
+def is_claimed(path: str | os.PathLike[str]) -> bool:
+    """Return whether this process has claimed a file under this name."""
+    return any(claim.key == (Path(os.path.realpath(path)), False) for claim in _claims.copy())
+
+
 def claim_folder(path: str | os.PathLike[str]) -> FileClaim:
     """Claim a folder, which need not exist yet, with all that is in it."""
     return FileClaim(Path(os.path.realpath(path)), is_folder=True)

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 import orjson
@@ -28,6 +28,8 @@ from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import KINDS_OF_IMAGES
+
+V = TypeVar("V")
 
 SCHEMA: int = records.SCHEMA
 """The version of this format. Lines of a later version are refused; lines of an earlier one are read through `UPCASTS`.
@@ -78,6 +80,16 @@ def encode_value(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
     except (TypeError, ValueError, RecursionError):
         pass  # the standard library can write the value, or says what is wrong with it
     return _encode_wide(value, free)
+
+
+def decode_value(line: bytes, decoder: msgspec.json.Decoder[V], what: str) -> V:
+    """Return the Struct of a line that `encode_value` wrote. Raises LoomError for one that is not a `what`."""
+    try:
+        if b'"wide":' not in line:
+            return decoder.decode(line)
+        return msgspec.convert(json.loads(line), decoder.type, dec_hook=convert_from_json)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise LoomError(f"{_cut_excerpt(line)} is not a {what}: {error}") from error
 
 
 def decode(line: bytes) -> Record:
@@ -261,7 +273,12 @@ def convert_from_json(kind: type, value: Any) -> Any:
 
 
 def make_image(facts: Mapping[str, Any]) -> File:
-    """Return the image or the file with these facts. Raises ValueError for an invalid digest."""
+    """Return the image or the file with these facts.
+
+    Raises TypeError if `facts` is no mapping, and ValueError for an invalid digest.
+    """
+    if not isinstance(facts, Mapping):
+        raise TypeError(f'"images": expected an object for each image, got a {type(facts).__name__}')
     get = facts.get
     digest, url, file_id = get("digest", ""), get("url"), get("file_id")
     if url is None and file_id is None and not (isinstance(digest, str) and _IMAGE_DIGEST.fullmatch(digest)):

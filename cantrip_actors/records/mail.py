@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 import orjson
 
-from cantrip_actors.records.codec import convert_from_json, dump_json, encode_value
+from cantrip_actors.records.codec import convert_from_json, decode_value, dump_json, encode_value
 from cantrip_actors.records.records import (
     Decided,
     Ended,
@@ -29,7 +29,6 @@ from cantrip_actors.records.records import (
     Steered,
     Undone,
 )
-from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.value import Value
@@ -148,12 +147,7 @@ def encode_mail(mail: Mail) -> bytes:
 
 def decode_mail(line: bytes) -> Mail:
     """Return the mail of one line; its images have no bytes. Raises LoomError for a line that is not a mail."""
-    try:
-        if b'"wide":' not in line:
-            return _DECODER.decode(line)
-        return msgspec.convert(json.loads(line), Mail, dec_hook=convert_from_json)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise LoomError(f"{line[:60]!r} is not a mail: {error}") from error
+    return decode_value(line, _DECODER, "mail")
 
 
 _TAKE_MAIL = frozenset({IntentGiven, Steered, MailRefused, Ended, Decided, Folded, Undone})

@@ -7,14 +7,12 @@ and among these the earliest time.
 
 from __future__ import annotations
 
-import json
 from typing import Final, NamedTuple
 
 import msgspec
 
-from cantrip_actors.records.codec import encode_value
+from cantrip_actors.records.codec import decode_value, encode_value
 from cantrip_actors.records.tenant import scope_name
-from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.value import Value
 
 HIGHEST: Final = 100
@@ -74,10 +72,7 @@ def encode_submission(row: SubmissionRow) -> bytes:
 
 def decode_submission(line: bytes) -> SubmissionRow:
     """Return the submission of a line. Raises LoomError for a line that is not a submission."""
-    try:
-        return msgspec.convert(json.loads(line), SubmissionRow) if b'"wide":' in line else _DECODER.decode(line)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise LoomError(f"{line[:60]!r} is not a submission: {error}") from error
+    return decode_value(line, _DECODER, "submission")
 
 
 _DECODER = msgspec.json.Decoder(SubmissionRow)

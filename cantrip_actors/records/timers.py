@@ -12,9 +12,8 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-from cantrip_actors.records.codec import convert_from_json, encode_value
+from cantrip_actors.records.codec import convert_from_json, decode_value, encode_value
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.value import Value
 
 CatchUp = Literal["one", "all", "skip"]
@@ -99,12 +98,9 @@ def encode_timer(timer: Timer) -> bytes:
     return encode_value(timer, () if timer.mail is None else (timer.mail.body,))
 
 
-def decode_timer(line: str | bytes) -> Timer:
+def decode_timer(line: bytes) -> Timer:
     """Return the timer of a line; images of its mail have no bytes. Raises LoomError if the line is not a timer."""
-    try:
-        return _DECODER.decode(line)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise LoomError(f"{line[:60]!r} is not a timer: {error}") from error
+    return decode_value(line, _DECODER, "timer")
 
 
 _DECODER = msgspec.json.Decoder(Timer, dec_hook=convert_from_json)

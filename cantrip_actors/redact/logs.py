@@ -11,9 +11,9 @@ import contextlib
 import reprlib
 import sys
 import traceback
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from datetime import datetime
-from types import TracebackType
+from types import MemberDescriptorType, TracebackType
 from typing import Any, Final, TypeVar
 
 from cantrip_actors.redact.redactor import Redactor
@@ -128,10 +128,8 @@ def redact_error(error: E, redactor: Redactor) -> E:
         if link is None or id(link) in seen:
             continue
         seen.add(id(link))
-        args = redactor.value(link.args)
-        if args is not link.args:
-            link.args = args
-        for name, value in list(vars(link).items()):
+        for name in ("args", *vars(link), *_list_members(link)):
+            value = getattr(link, name)
             redacted = redactor.value(value)
             if redacted is not value:
                 setattr(link, name, redacted)
@@ -139,6 +137,14 @@ def redact_error(error: E, redactor: Redactor) -> E:
         if isinstance(link, BaseExceptionGroup):
             todo.extend(link.exceptions)
     return error
+
+
+def _list_members(error: BaseException) -> Iterator[str]:
+    """Yield the attributes outside of an exception's `__dict__` that have a text, as `filename` of an OSError."""
+    for kind in type(error).__mro__:
+        for name, member in vars(kind).items():
+            if isinstance(member, MemberDescriptorType) and isinstance(getattr(error, name, None), str):
+                yield name
 
 
 def _redact_value(redactor: Redactor, value: Any) -> Any:

@@ -64,6 +64,9 @@ REMEMBERED: Final = 4096
 SHORT: Final = 100
 """Characters."""
 
+CIRCLE: Final = "…"
+"""Stands for a value within itself."""
+
 _DIGIT: Final = re.compile("[0-9]")
 _RUN: Final = re.compile(r"[A-Za-z0-9]+")
 
@@ -131,6 +134,7 @@ class Redactor:
             "_places",
             "_secrets",
             "_shortest",
+            "_spaced",
             "_words",
             "_wrapped",
         ),
@@ -147,6 +151,7 @@ class Redactor:
         by_text = {needle.text: needle for name, text in reversed(self._secrets) for needle in _needles(name, text)}
         self._needles = tuple(by_text.values())
         self._shortest = min((len(needle.text) for needle in self._needles), default=0)
+        self._spaced = tuple(needle.text for needle in self._needles if len(needle.text.split()) > 1)
         self._wrapped = tuple(
             ("".join(needle.text.split()), needle) for needle in self._needles if len(needle.text) >= ENCODED
         )
@@ -189,12 +194,13 @@ class Redactor:
     def may_begin(self, text: str) -> int:
         """Return where, near the end, a known secret with white space may begin; the text's length if nowhere."""
         earliest = len(text)
-        for needle in self._needles:
-            if len(needle.text.split()) > 1:
-                for length in range(min(len(needle.text) - 1, len(text)), 0, -1):
-                    if text.endswith(needle.text[:length]):
-                        earliest = min(earliest, len(text) - length)
-                        break
+        for secret in self._spaced:
+            start = max(0, len(text) - len(secret) + 1)
+            at = text.find(secret[0], start)
+            while 0 <= at < earliest and not secret.startswith(text[at:]):
+                at = text.find(secret[0], at + 1)
+            if at >= 0:
+                earliest = min(earliest, at)
         return earliest
 
     def _in(self, text: str) -> Iterator[Span]:
@@ -249,25 +255,36 @@ class Redactor:
         """Return the value with every text in it redacted, at any depth, keys included; the same object if it is clean.
 
         For JSON values, dataclasses and named tuples: records, events, messages. Other objects are returned unchanged.
+        A value that contains itself is replaced there by `CIRCLE` if a secret is in it.
         """
         if isinstance(value, str):
             return self.text(value)  # type: ignore[return-value]  # a text of a subclass is no JSON value
         result: list[Any] = [value]
-        todo = [result]
-        whole: list[tuple[list[Any], int, list[Any], list[Any]]] = []
+        whole: list[_Whole] = []
+        todo: list[Any] = [id(result), result]
+        """The parts of values, and below them the id of the value, which is reached when all in it was looked at."""
+        around: set[int] = set()
+        """The ids of the values that contain the present one."""
+        circles: list[tuple[list[Any], int]] = []
         while todo:  # no recursion: a result may nest as deep as its reader allowed
             parts = todo.pop()
+            if type(parts) is int:
+                around.remove(parts)
+                continue
+            around.add(todo[-1])
             for n, part in enumerate(parts):
                 if isinstance(part, str):
                     parts[n] = self.text(part)
                 elif isinstance(part, (int, float, bytes, bytearray)):
                     parts[n] = self._number(part)
                 elif inner := _parts(part):
-                    whole.append((parts, n, inner, inner.copy()))
-                    todo.append(inner)
-        for parts, n, inner, before in reversed(whole):  # inner ones were noted last
-            if not all(map(operator.is_, inner, before)):
-                parts[n] = _remade(parts[n], inner)
+                    own = id(part)
+                    if own in around:
+                        circles.append((parts, n))
+                    else:
+                        whole.append((parts, n, inner, inner.copy()))
+                        todo += own, inner
+        _remake(whole, circles)
         return result[0]  # type: ignore[no-any-return]  # of the kind it was made from
 
     def _number(self, value: Any) -> Any:
@@ -427,6 +444,10 @@ def _make_encoded_needles(name: str, secret: str) -> Iterator[_Needle]:
 # ----------------------------------------------------------------------------------------------------- values and parts
 
 
+_Whole = tuple[list[Any], int, list[Any], list[Any]]
+"""A value with parts: the list and the index of its place, its parts after their redaction, and before."""
+
+
 def _is_record(value: Any) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
@@ -438,6 +459,16 @@ def _parts(value: Any) -> list[Any]:
     if _is_record(value):
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
     return [*value, *value.values()] if isinstance(value, Mapping) else []
+
+
+def _remake(whole: Sequence[_Whole], circles: Iterable[tuple[list[Any], int]]) -> None:
+    """Put a copy of each value with a redacted part into its place; inner values are the last ones."""
+    if circles and any(not all(map(operator.is_, parts, before)) for _, _, parts, before in whole):
+        for parts, n in circles:  # no copy may lead back to an original
+            parts[n] = CIRCLE
+    for outer, n, parts, before in reversed(whole):
+        if not all(map(operator.is_, parts, before)):
+            outer[n] = _remade(outer[n], parts)
 
 
 def _remade(value: Any, parts: list[Any]) -> Any:

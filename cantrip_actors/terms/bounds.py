@@ -86,6 +86,11 @@ def measure_size(text: str) -> int:
     return sum(len(orjson.dumps(text[at : at + _PIECE])) - 2 for at in range(0, length, _PIECE))  # no large copy
 
 
+def count_bytes(text: str) -> int:
+    """Return the bytes of a text in UTF-8, which may have halves of characters."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogatepass"))
+
+
 def check_json(text: str | bytes) -> None:
     """Raise TooLarge for JSON that is over a bound, before it is parsed. Brackets and commas in texts count as well."""
     if len(text) > BYTES:

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, get_args
 import msgspec
 
 from cantrip_actors.terms.arguments import render
+from cantrip_actors.terms.bounds import count_bytes
 from cantrip_actors.terms.errors import CrystalError, InvalidIntent, suggest_nearest
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, split_message
@@ -149,12 +150,12 @@ def _read_name(where: str, name: str, fields: Mapping[str, Any]) -> str | None:
 
 
 def measure_history(history: Iterable[PastMessage]) -> int:
-    """Return the size of a history without its images, in characters."""
+    """Return the size of a history without its images, in bytes."""
     return sum(
-        len(message.content or "")
-        + len(message.thinking or "")
-        + sum(len(call.arguments) for call in message.tool_calls)
-        + (len(as_text(message.blocks)) if message.blocks else 0)
+        count_bytes(message.content or "")
+        + count_bytes(message.thinking or "")
+        + sum(count_bytes(call.arguments) for call in message.tool_calls)
+        + (count_bytes(as_text(message.blocks)) if message.blocks else 0)
         for message in history
     )
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from cantrip_actors import BlockingRuntime, Cantrip, Circle, Runtime, open_loom, scripted
-from cantrip_actors.cli.decision_author import login
 from cantrip_actors.cli.recipe_sidecar import remember
+from cantrip_actors.own_files.login import get_login
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.wards import max_turns
 from tests.forked import COMMAND, Forked
@@ -105,7 +105,7 @@ class TestNamed:
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         state = cantrip(command, "notes", "--json").json["state"]
         end = json.loads(cantrip("events").out.splitlines()[-1])
-        assert (end["type"], end["reason"], end["by"]) == ("EntityEndedEvent", state, login())
+        assert (end["type"], end["reason"], end["by"]) == ("EntityEndedEvent", state, get_login())
 
     def test_a_changed_recipe_is_used_once_it_was_given_for_its_entity(self, cantrip, spells):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
@@ -435,7 +435,7 @@ class TestKilled:
         with open_loom(url) as loom:
             last = loom.turns(row["id"])[-1]
         shown = cantrip("loom", "show", last.id).out
-        assert re.search(rf"resumed +by {login()}, 20\d\d-", shown), shown
+        assert re.search(rf"resumed +by {get_login()}, 20\d\d-", shown), shown
         assert cantrip("loom", "interrupted", "--json").json == []
         assert "nothing" in cantrip("resume").err
 

@@ -213,6 +213,31 @@ async def test_the_tokens_of_an_answer_that_overflows_are_booked_with_the_fold_t
     assert episode.usage.total_tokens == 4 * 17
 
 
+PAID = {"usage": {"prompt_tokens": 90, "completion_tokens": 10}}
+
+
+@pytest.mark.rule("V-33")
+@pytest.mark.parametrize("is_cut", [False, True])
+async def test_the_tokens_of_a_summary_that_fails_or_is_interrupted_are_booked(is_cut) -> None:
+    async def summarise(context):
+        if not is_cut:
+            return PAID  # neither content nor tool calls
+        try:
+            await anyio.sleep(3600)
+        finally:
+            return {**PAID, "content": "late"}  # noqa: B012  # a provider that answers in the last moment
+
+    answers = [{"tool_calls": [{"gate": "echo", "args": {"text": "x"}}]}] * 6 + [{"content": "fine"}]
+    circle = Circle(["done", "echo"], [max_turns(9)])
+    folding = Folding(trigger_after_turns=4, summary=scripted(summarise))
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.invoke(Cantrip(scripted(answers), circle=circle, folding=folding), "go")
+        await anyio.sleep(1)
+        if is_cut:
+            await entity.interrupt(now=True)
+        assert (await entity.episode()).usage.total_tokens == 100
+
+
 @pytest.mark.rule("V-33", "PROD-3")
 @pytest.mark.parametrize("gate", ["call_agent", "call_agent_batch"])
 async def test_a_budget_stops_a_parent_whose_children_fail(gate) -> None:

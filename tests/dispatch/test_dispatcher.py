@@ -12,6 +12,7 @@ from cantrip_actors import (
     EntityCrashed,
     Folding,
     GateCall,
+    Here,
     Injected,
     Quarantined,
     Refused,
@@ -155,6 +156,15 @@ class TestApproval:
             done = await dispatcher.heartbeat(lambda _: worker([*FINISH]))
             assert [one.id for one in done] == [free.id]
             assert (await dispatcher.log.read_soon(held.id)).status == "queued"
+
+    @pytest.mark.parametrize("limit", [0, -1, 1.5, True])
+    async def test_a_limit_that_lets_nothing_run_is_refused(self, tmp_path: Path, limit: Any) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            await dispatcher.dispatch(contract(), author="ada")
+            for run in (dispatcher.heartbeat, dispatcher.serve):
+                with pytest.raises(ValueError, match="limit: expected a whole number"):
+                    await run(worker([*FINISH]), limit=limit)
 
     async def test_a_dispatch_that_cannot_run_does_not_block_others(self, tmp_path: Path) -> None:
         async with Runtime.open() as runtime:
@@ -360,6 +370,20 @@ class TestExit:
         assert len(turns) == 3
         assert [is_error for _, is_error, _ in seen(turns)] == [True, True, False]
         assert kinds(record).count("done_refused") == 2
+
+    @pytest.mark.rule("F-21")
+    async def test_a_done_that_a_crash_repeats_is_refused_once_in_the_same_words(self, tmp_path: Path) -> None:
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path))
+            record = await dispatcher.dispatch(contract(), author="ada")
+            companion = DispatchCompanion(dispatcher.log, record.id, runtime.loom)
+            await companion.start(Here("worker", record.id))
+            done = GateCall("done", {}, "worker", "turn 1")
+            first, *repeated = [await companion.may_end(done) for _ in range(4)]
+            record = await companion.read()
+        assert first is not None
+        assert repeated == [first] * 3
+        assert (record.status, record.refusals) == ("active", 1)
 
     @pytest.mark.rule("F-21", "LOOP-2")
     async def test_text_alone_does_not_end_a_dispatch(self, tmp_path: Path) -> None:

@@ -429,3 +429,9 @@ class TestKeys:
             with pytest.raises(KeyUsed):
                 use()
         assert (logs.read(made.id).seq, logs.ids()) == (2, (made.id,))
+
+    @pytest.mark.rule("HTTP-08")
+    def test_keys_that_begin_with_the_same_word_are_different_keys(self, logs):
+        made = logs.create(contract(), author="ann", key="order 1 a")
+        for key in ("order 2 a", "order b", "order 1 2 a"):
+            assert made.written_with(key) is None

@@ -132,6 +132,21 @@ async def test_a_batch_runs_at_once_unless_outputs_overlap(tmp_path: Path) -> No
     assert max(at_once) == 3
 
 
+@pytest.mark.rule("F-02", "F-46")
+async def test_a_contract_with_the_id_of_another_one_is_refused_also_in_one_turn(tmp_path: Path) -> None:
+    first, second = (terms(dispatch_id="d1", objective=f"the {number} thing to do") for number in ("first", "second"))
+    both = [call for one in (first, second) for call in say("dispatch", contract=one)["tool_calls"]]
+    async with Runtime.open() as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        said = (say("dispatch_batch", contracts=[first, second]), {"tool_calls": both}, DONE)
+        episode = await runtime.cast(orchestrator(dispatcher, worker([*FINISH]), *said), "go")
+        (record,) = dispatcher.log.records()
+    assert record.contract.objective == "the first thing to do"
+    batch, single = errors(episode.thread)
+    assert batch == "2 contracts have the dispatch_id d1: give each an id of its own"
+    assert single.endswith("there is a dispatch d1 already: give yours another dispatch_id")
+
+
 @pytest.mark.rule("COMP-8")
 async def test_an_impossible_dispatch_of_a_batch_is_an_error_and_the_others_run(tmp_path: Path) -> None:
     contracts = [terms(dispatch_id="d1"), terms(dispatch_id="d2", gates=["deploy"])]

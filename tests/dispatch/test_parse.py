@@ -222,6 +222,11 @@ class TestMistakesInMarkdown:
         (found,) = from_markdown(page.replace("\n", "\r\n"))
         assert found.line == PAGE[: PAGE.index("2. test it")].count("\n") + 1
 
+    def test_a_heading_of_a_hundred_thousand_blanks_is_read_in_one_pass(self):
+        blanks = " " * 100_000
+        mistakes = from_markdown(f"# Dispatch: a{blanks}title ##\n## {'#' * 100_000}x\n## a{blanks}b")
+        assert all(mistake.rule == Rule.SECTIONS or mistake.line is None for mistake in mistakes)
+
     def test_an_empty_text_is_refused_with_everything_missing(self):
         assert len(from_markdown("")) == 14
 

@@ -249,6 +249,21 @@ def test_a_damaged_line_of_a_jsonl_loom_is_found(tmp_path, number):
         assert faults, (damaged, found == facts)
 
 
+@pytest.mark.parametrize("count", [b"99", b"-1"])
+@pytest.mark.parametrize("torn", [b"", b'{"kind":"st'])
+def test_a_jsonl_loom_that_is_refused_for_writing_is_not_changed(tmp_path, count, torn):
+    path = tmp_path / "loom.jsonl"
+    lines, _ = make_jsonl(path)
+    damaged = b"".join(lines).replace(b'{"batch":2}', b'{"batch":%b}' % count) + torn  # the rest is in no whole batch
+    path.write_bytes(damaged)
+    with pytest.raises(DamagedLoom, match=MISSING):
+        open_store(path)
+    assert path.read_bytes() == damaged
+    repair_loom(path)
+    with open_store(path) as store:
+        assert len(store.records("e")) == len([line for line in lines if line.startswith(b'{"kind":')])
+
+
 def test_a_changed_line_of_a_jsonl_loom_is_reported_also_after_more_records(tmp_path):
     path = tmp_path / "loom.jsonl"
     lines, _ = make_jsonl(path)

@@ -4,6 +4,7 @@ import math
 import os
 import signal
 import sqlite3
+import subprocess
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +18,8 @@ from cantrip_actors.loom import (
     DamagedLoom,
     Loom,
     Mail,
+    Store,
+    Timer,
     Wanted,
     backup_loom,
     compact_loom,
@@ -33,11 +36,13 @@ from cantrip_actors.own_files.claims import list_loom_files
 from cantrip_actors.records.codec import Newer
 from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
+from cantrip_actors.terms.image import Image
 from tests.loom.histories import AT, SNAPSHOT, header, run, turn
 from tests.loom.processes import python
 from tests.loom.test_forget import counted, dies_at
 from tests.loom.test_store import LASTING, Place
 from tests.loom.test_timers import note, schedule, timer
+from tests.pictures import png
 
 DAY = 86_400.0
 NOW = 1_795_500_000.0  # 2026-11-24
@@ -335,6 +340,57 @@ def test_a_repair_keeps_a_copy_and_reports_what_it_drops(path):
         assert [one.mail.key for one in store.pending("b")] == ["k1"]
         assert [one.id for one in store.timers_due(math.inf)] == ["s", "t"]
         store.append(turn("b", "b9", None, 1))
+
+
+HOLD = """
+import sys
+from cantrip_actors.loom import open_store
+with open_store(sys.argv[1]) as store:
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.rule("C-53")
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+def test_a_loom_that_is_open_is_not_repaired(path, is_elsewhere):
+    with open_store(path) if not is_elsewhere else python(HOLD, path, stdin=subprocess.PIPE) as holder:
+        assert not is_elsewhere or holder.stdout.readline() == "open\n"
+        before = {file: file.read_bytes() for file in path.parent.iterdir()} if is_elsewhere else {}
+        with pytest.raises(LoomError, match="is open, here or in another process: close it there first"):
+            repair_loom(path)
+        if is_elsewhere:
+            assert {file: file.read_bytes() for file in path.parent.iterdir()} == before
+            holder.communicate("")
+        else:
+            holder.append([note("a")])
+    assert repair_loom(path).left_out == {}
+    with open_store(path) as store:
+        assert (note("a") in store.records("a")) is not is_elsewhere
+
+
+@pytest.mark.rule("C-53")
+def test_a_repair_keeps_all_mail_and_timers_that_wait(path, monkeypatch):
+    with open_store(path) as store:
+        store.append([header("d", lasting=True)])
+        (row,) = store.post([intent("k", "d")])
+        store.append(
+            [IntentGiven("d", "go", AT, key="k"), *turn("d", "d1", None, terminated=True)], taken=[(0, row.no)]
+        )
+        store.post([intent("k2", "d")])
+        store.expire_mail("2027")
+        store.post([replace(intent("k", "d"), at="2026-12-01T00:00:00.000Z"), intent("k3", "d")])
+        pictured = replace(intent("k4", "d"), images=(Image(png()),))
+        store.replace_timer(None, Timer(id="t", due=5.0, entity_id="d", mail=pictured))
+        waiting = store.pending("d")
+        assert len(waiting) == 3
+    edit(path, '"text":"b1"', '"text":"B1"')
+    monkeypatch.setattr(Store, "max_waiting", 1)
+    repair_loom(path)
+    with open_store(path) as store:
+        assert [pending.mail for pending in store.pending("d")] == [pending.mail for pending in waiting]
+        assert store.timers("d")[0].mail.images[0].data == png()
+        assert verify_loom(store).faults == []
 
 
 @pytest.mark.rule("C-53")

@@ -7,6 +7,7 @@ from cantrip_actors.loom import Loom, copy_loom, open_store, thread_jsonl, verif
 from cantrip_actors.terms.errors import LoomError
 from tests.exhaustive import EXHAUSTIVE
 from tests.loom.histories import header, histories, run
+from tests.loom.test_inbox import mail
 from tests.loom.test_store import KINDS, anywhere, assert_holds, examples, no_append
 
 
@@ -44,6 +45,15 @@ def test_a_copy_continues_like_its_source(tmp_path):
         for store in (source, target):
             store.append(run("f", "t2", parent="t1", parent_entity="e"))
         assert verify_loom(source) == verify_loom(target)
+
+
+def test_a_copy_has_all_mail_of_a_larger_inbox(store, tmp_path):
+    store.max_waiting = 1
+    with open_store(tmp_path / "a.jsonl") as source:
+        source.append([header("e", lasting=True)])
+        source.post([mail(key) for key in "abc"])
+        copy_loom(source, store)
+        assert store.pending("e") == source.pending("e")
 
 
 def test_existing_records_of_the_target_are_kept(store, tmp_path):

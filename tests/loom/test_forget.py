@@ -2,6 +2,9 @@
 
 import os
 import signal
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,6 +17,7 @@ from cantrip_actors.loom import (
     Loom,
     Mail,
     Wanted,
+    begin_forget,
     copy_loom,
     find_forks,
     forget_entities,
@@ -54,7 +58,7 @@ SECRETS = (
     b"MARK-state",
     b"MARK-schedule",
 )
-PICTURE = png(width=7, height=5, shade=99)
+PICTURE, OTHER_PICTURE = png(width=7, height=5, shade=99), png(width=7, height=5, shade=98)
 SANDBOX = Blob.of_snapshot("toy 1.0", b"MARK-sandbox and its variables", KEY)
 SHARED = Blob.of_snapshot("toy 1.0", b"a sandbox that others have, too", KEY)
 
@@ -158,6 +162,25 @@ def test_forget_leaves_siblings_and_shared_blobs_as_they_were(store):
     assert store.blob(SHARED.digest) == SHARED
     assert list(store.blobs()) == [SHARED.digest]
     assert list(store.unfinished()) == ["b"]
+
+
+@pytest.mark.rule("C-50")
+@pytest.mark.parametrize("is_late", [False, True])
+def test_forget_keeps_the_images_of_mail_and_timers_that_wait(place, is_late):
+    pictures = (Image(PICTURE),)
+    mail = Mail(entity_id="e", key="k", kind="timer", body={"intent": "look"}, at=AT, images=pictures)
+    timer = Timer(id="t", due=9e9, entity_id="e", mail=replace(mail, key="t", images=(Image(OTHER_PICTURE),)))
+    with place.open() as store:
+        intent = IntentGiven("a", "look", AT, images=(*pictures, *timer.mail.images))
+        store.append([header("e", lasting=True), header("a"), intent, Ended("a", "cancelled", AT)])
+        finish = begin_forget(store, Wanted(["a"])) if is_late else partial(forget_entities, store, Wanted(["a"]))
+        store.post([mail])
+        store.replace_timer(None, timer)
+        finish()
+        store.drop_unused_blobs()
+    with place.open() if place.lasts else nullcontext(store) as store:
+        assert [image.data for pending in store.pending("e") for image in pending.mail.images] == [PICTURE]
+        assert [image.data for image in store.find_timer("e", "t").mail.images] == [OTHER_PICTURE]
 
 
 def long_lived(store, entity, name, **fields):

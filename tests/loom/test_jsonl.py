@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shutil
+import threading
 from contextlib import contextmanager
 from itertools import chain, repeat
 from pathlib import Path
@@ -16,6 +17,7 @@ from structlog.testing import capture_logs
 
 from cantrip_actors.loom import DamagedLoom, JsonlStore, Wanted, begin_forget, forget_entities, open_store, verify_loom
 from cantrip_actors.loom.memory import jsonl
+from cantrip_actors.loom.memory.memory_index import MemoryIndex
 from cantrip_actors.loom.seal import line_file
 from cantrip_actors.loom.seal.line_file import Disk
 from cantrip_actors.machine.project import Life
@@ -372,6 +374,26 @@ def test_no_record_is_written_while_the_file_is_rewritten_but_accounts_are(path)
         assert store.accounts("") == {"limits": "full"}
         assert (len(store.records("f")), store.life("e")) == (5, Life.FORGOTTEN)
         assert verify_loom(store).ok
+
+
+@pytest.mark.rule("K-32")
+def test_a_change_that_is_under_way_when_a_rewrite_begins_is_in_the_new_file(path, monkeypatch):
+    with JsonlStore(path) as store:
+        store.append([header("e", lasting=True)])
+        rewriting, apply = threading.Thread(target=store.scrub), MemoryIndex.apply
+
+        def apply_late(index, plan):
+            if rewriting.ident is None:
+                rewriting.start()
+                rewriting.join(0.05)  # it waits for this change
+            apply(index, plan)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(MemoryIndex, "apply", apply_late)
+            store.post([mail("k")])
+        rewriting.join()
+    with JsonlStore(path) as store:
+        assert [pending.mail for pending in store.pending("e")] == [mail("k")]
 
 
 @pytest.mark.parametrize("fails", ["write", "sync", "replace"])

@@ -1,7 +1,9 @@
 """A secret anywhere in a loom: no export in any format and no redacted record contains a byte of it."""
 
 import dataclasses
+import inspect
 import json
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -15,8 +17,9 @@ from cantrip_actors.loom.export.pairs import pairs_jsonl
 from cantrip_actors.loom.export.thread import thread_jsonl
 from cantrip_actors.loom.reading.redaction import redact_record, redacted_loom
 from cantrip_actors.loom.reading.search import Query, search
+from cantrip_actors.loom.reading.view import Loom
 from cantrip_actors.records.codec import decode, encode
-from cantrip_actors.records.records import IntentGiven, Rewarded, Steered
+from cantrip_actors.records.records import IntentGiven, Requested, Rewarded, Steered, Utterance
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.history import PastMessage
@@ -86,6 +89,29 @@ def test_a_redacted_loom_has_the_same_tree():
     assert seen["t"].observation == "[redacted:search]"
     assert loom["t"].observation == SECRET
     assert seen["t"].metadata == loom["t"].metadata
+
+
+async def test_no_method_of_a_redacted_loom_returns_a_secret():
+    secret, call = "hunter2-hunter2", ToolCall("c", "pay", {"to": "hunter2-hunter2"})
+    said = Utterance(entity_id="e", turn_id="t2", content=secret, tool_calls=(call,), duration_ms=1.0)
+    request = Requested(entity_id="e", turn_id="t2", tool_call_id="c", gate="pay", at=AT, why=secret, args=call.args)
+    loom = loom_of([header("e", lasting=True), IntentGiven("e", secret, AT), *turn("e", "t", None, text=secret)])
+    await loom._append([said, request])
+    loom._store.quarantine("e", f"ValueError: {secret}", 0.0)
+    seen = redacted_loom(loom, Redactor([secret]))
+    arguments = {"entity_id": "e", "root": "e", "turn_id": "t", "number": 0, "time": AT, "name": "notes", "key": "k"}
+    arguments |= {"call_id": "c", "cut": lambda records: records[1:]}
+    showing = set()
+    for name, method in inspect.getmembers(Loom, inspect.isfunction):
+        if name.startswith("_") or name in ("attach", "reward", "prune", "forget"):
+            continue
+        _, *parameters = inspect.signature(method).parameters.values()
+        values = [arguments[one.name] for one in parameters if one.default is one.empty]
+        answers = [getattr(shown, name)(*values) for shown in (loom, seen)]
+        texts = [repr([*answer] if isinstance(answer, Iterator) else answer) for answer in answers]
+        assert secret not in texts[1], name
+        showing |= {name} if secret in texts[0] else set()
+    assert showing >= {"records", "newest_records", "newest_round", "facts", "quarantines", "open_request", "turns"}
 
 
 async def test_a_redacted_loom_is_read_only():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
-from cantrip_actors.loom import SqliteStore, copy_loom, open_store, repair_loom, verify_loom
+from cantrip_actors.loom import JsonlStore, SqliteStore, copy_loom, open_store, repair_loom, verify_loom
 from cantrip_actors.records.submissions import (
     FIRST_SUBMISSION,
     SubmissionPosition,
@@ -168,6 +168,23 @@ def test_a_repair_keeps_submissions(tmp_path, name):
     repair_loom(tmp_path / name)
     with open_store(tmp_path / name) as store:
         assert keys(store.submissions("reports")) == ["x", "z"]
+
+
+@pytest.mark.rule("K-34")
+def test_a_submission_that_is_added_while_the_file_is_rewritten_waits_once(tmp_path, monkeypatch):
+    path, dump = tmp_path / "loom.jsonl", JsonlStore._dump_journal
+
+    def add_meanwhile(store, erased):
+        store.add_submission(submission("a"))
+        yield from dump(store, erased)
+
+    with open_store(path) as store, monkeypatch.context() as patch:
+        patch.setattr(JsonlStore, "_dump_journal", add_meanwhile)
+        store.scrub()
+    with open_store(path) as store:
+        assert (keys(store.submissions("reports")), store.count_submissions("reports")) == (["a"], 1)
+        assert store.drop_submission(submission("a"))
+        assert store.submissions("reports") == []
 
 
 @pytest.mark.parametrize("kind", SHARED)

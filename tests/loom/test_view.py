@@ -518,6 +518,9 @@ def test_a_page_has_the_cantrip_in_force_and_the_latest_rewards(kind):
             ("another", None),
             ("another", 1.0),
         ]
+        for limits in ({"limit": 0}, {"limit": -1}, {"after": -1}, {"limit": None}):
+            with pytest.raises(LoomError, match="expected"):
+                loom.list_turns("e", **limits)
         assert [len(loom.list_turns("e", after=n)) for n in range(10)] == [8, 7, 6, 5, 4, 3, 2, 1, 0, 0]
 
 

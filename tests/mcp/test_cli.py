@@ -65,6 +65,9 @@ def test_check_says_what_is_wrong_with_a_server(capsys: Any) -> None:
     code, _, err = run(capsys, "check", "/no/such/program")
     assert code == 1
     assert "cannot start it: No such file or directory: /no/such/program" in err
+    code, _, err = run(capsys, "check", "files '/data")
+    assert code != 0
+    assert 'expected a command with its arguments, got "files \'/data": No closing quotation' in err
 
 
 def recipe(folder: Path, gate: str) -> Path:
@@ -83,6 +86,10 @@ def test_a_recipe_lists_a_server_among_its_gates(tmp_path: Path, monkeypatch: py
     assert dict(server.env) == {"GIVEN": "a secret"}
     assert server.cwd == str(tmp_path)
     assert "a secret" not in repr(server)
+    (without,) = load_recipe(
+        recipe(tmp_path, "{mcp: {name: files, command: server, cwd: null, env: null}}")
+    ).circle.servers
+    assert without.cwd == str(tmp_path)
     gate = "{mcp: {name: tickets, url: 'https://example.org/mcp', token_env: GIVEN}}"
     (server,) = load_recipe(recipe(tmp_path, gate)).circle.servers
     assert isinstance(server, HttpServer)

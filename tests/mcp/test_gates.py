@@ -639,3 +639,15 @@ def test_a_tool_whose_arguments_are_no_object_is_an_error_of_its_server(kind: An
 async def refuse(*_: Any) -> Any:
     """Call nothing."""
     raise AssertionError("nothing is called")
+
+
+async def test_entities_share_one_connection_also_if_its_last_user_leaves_while_another_one_begins() -> None:
+    server = inproc("t", tools())
+    async with Runtime.open() as runtime:
+        beginning = runtime._tree.tool_servers._find(server)
+        async with runtime.use_server(server):
+            pass
+        async with runtime.use_server(server):
+            await beginning.hold()
+            assert len(servers_of(runtime)) == 1
+            await beginning.release()

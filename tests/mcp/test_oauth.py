@@ -3,6 +3,8 @@
 import os
 import stat
 import subprocess
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from cantrip_actors import InvalidCantrip, Runtime
 from cantrip_actors.mcp import ToolServerError, http, oauth
 from cantrip_actors.mcp.look import with_connection
 from cantrip_actors.mcp.oauth import Login, OAuth
+from cantrip_actors.mcp.oauth_flow import _Tokens
 from cantrip_actors.recipes.tool_servers import tool_server
 from tests.forked import COMMAND, Forked
 from tests.mcp.authorization import Guarded, guarded
@@ -24,12 +27,19 @@ from tests.runtime.spells import done, say
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("MCP-01")]
 
 
-async def log_in(at: Guarded, given: OAuth, *, wrong: bool = False) -> int:
-    """Log in as a person with a browser does; return how many tools there are."""
+async def log_in(at: Guarded, given: OAuth, *, wrong: bool = False, before: Sequence[bytes] = ()) -> int:
+    """Log in as a person with a browser does; return how many tools there are.
+
+    The browser sends the bytes `before` on connections of their own first, and closes these without reading.
+    """
     found: list[Any] = []
     async with anyio.create_task_group() as tasks:
 
         async def browse(link: str) -> None:
+            for request in before:
+                port = httpx.URL(httpx.URL(link).params["redirect_uri"]).port
+                async with await anyio.connect_tcp("127.0.0.1", port or 0) as stream:
+                    await stream.send(request)
             async with httpx.AsyncClient(follow_redirects=True) as browser:
                 if wrong:
                     back = httpx.URL(link).params["redirect_uri"]
@@ -105,6 +115,32 @@ async def test_a_program_whose_token_was_revoked_gets_another_one(tmp_path: Path
         at.good.clear()
         assert seen(await entity.send("again"))[-2] == ({"result": 3}, False)
         assert at.grants == ["client_credentials"] * 2
+
+
+@pytest.mark.parametrize("before", [b"", b"GET /call", b"GET //[ HTTP/1.1\r\n\r\n", b"\xff\r\n\r\n"])
+async def test_a_login_waits_on_after_a_connection_without_a_request_for_it(tmp_path: Path, before: bytes) -> None:
+    async with guarded() as at:
+        assert await log_in(at, oauth(folder=str(tmp_path)), before=[before] * 3)
+
+
+def test_two_connections_store_the_tokens_of_one_login_at_once(tmp_path: Path) -> None:
+    path, failed = tmp_path / "tokens.json", list[Exception]()
+
+    def store(text: bytes) -> None:
+        try:
+            for _ in range(200):
+                _Tokens(path)._write(text)
+        except OSError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=store, args=(text,)) for text in (b"short", b"long" * 2_000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert path.read_bytes() in (b"short", b"long" * 2_000)
+    assert [path] == list(tmp_path.iterdir())
 
 
 async def test_a_login_that_is_refused_says_so(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from mcp_types import (
     ElicitRequestFormParams,
     InputRequiredResult,
     ListResourcesResult,
+    ListResourceTemplatesResult,
     ReadResourceResult,
     Resource,
     TextResourceContents,
@@ -19,7 +20,7 @@ from mcp_types import (
 
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
 from cantrip_actors.mcp import ToolServerError, inproc
-from cantrip_actors.mcp.resources import READ, RESOURCES
+from cantrip_actors.mcp.resources import FIRST, READ, RESOURCES
 from cantrip_actors.terms.tool_server import ListedTools, Tool, read_listed
 from cantrip_actors.wards import max_turns
 from tests.mcp.tools import PIXEL
@@ -208,6 +209,13 @@ async def test_resources_are_listed_a_hundred_at_a_time(pages: int, each: int) -
     assert found == [f"book://{page}/{one}" for page in range(pages) for one in range(each)]
     assert max(sizes) <= 100
     assert len(sizes) <= 4
+
+
+@pytest.mark.rule("MCP-18")
+def test_a_list_of_resources_that_ends_with_an_empty_cursor_is_followed_by_the_templates() -> None:
+    _, place = FIRST.take(ListResourcesResult(resources=[], next_cursor=""), 100)
+    assert place == FIRST._replace(kind="template")
+    assert place.take(ListResourceTemplatesResult(resource_templates=[], next_cursor=""), 100) == ([], None)
 
 
 @pytest.mark.rule("MCP-18")

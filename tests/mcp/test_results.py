@@ -14,13 +14,16 @@ from typing import Any
 
 import anyio
 import pytest
+from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import (
+    METHOD_NOT_FOUND,
     AudioContent,
     BlobResourceContents,
     CallToolResult,
     EmbeddedResource,
     ImageContent,
+    ListRootsRequest,
     TextContent,
     jsonrpc_message_adapter,
 )
@@ -29,6 +32,7 @@ from structlog.testing import capture_logs
 from cantrip_actors import Cantrip, Circle, Image, Runtime, ask_first, gate, scripted
 from cantrip_actors.mcp import Elicited, http, inproc
 from cantrip_actors.mcp.results import FILES, convert_result
+from cantrip_actors.mcp.server_tasks import CurrentTask, StartedTask, finish_task
 from cantrip_actors.mcp_server import by_name, make_server
 from cantrip_actors.mcp_server.stdio import find_local
 from cantrip_actors.terms.tool_server import ListedTools, Tool
@@ -267,6 +271,38 @@ async def test_risks_that_only_the_hints_of_a_server_show_are_logged_once() -> N
             await runtime.cast(cantrip, "go")
     (line,) = [line for line in logs if "trifecta" in line["event"]]
     assert line["way_out"] == ["web"]
+
+
+def test_a_text_of_brackets_beside_structured_content_is_a_part_of_the_result() -> None:
+    deep = "[" * 1_000 + "]" * 1_000
+    result = CallToolResult(content=[TextContent(type="text", text=deep)], structured_content={"a": 1})
+    assert convert_result(result, Tool("t", "", {})).value == [deep, {"a": 1}]
+
+
+async def test_a_list_that_ends_with_an_empty_cursor_is_whole() -> None:
+    server = Answers(
+        tools_list={"tools": [{"name": "bake", "inputSchema": {"type": "object"}}], "nextCursor": ""},
+        tools_call={"content": [{"type": "text", "text": "baked"}]},
+    )
+    assert (await cast(inproc("oven", server), say("oven__bake"))).result == "baked"
+
+
+async def test_a_task_whose_question_this_client_does_not_answer_is_cancelled() -> None:
+    sent: list[str] = []
+
+    class Session:
+        """A server whose task asks for something."""
+
+        async def send_request(self, request: Any, _kind: Any) -> Any:
+            sent.append(request.method)
+            return CurrentTask(task_id="t1", status="input_required", input_requests={"q": ListRootsRequest()})
+
+    async def refuse(_requests: Any) -> Any:
+        raise MCPError(METHOD_NOT_FOUND, "this client answers no roots/list")
+
+    with pytest.raises(MCPError, match="answers no roots/list"):
+        await finish_task(Session(), StartedTask(task_id="t1"), refuse)  # type: ignore[arg-type]  # all that it uses
+    assert sent == ["tasks/get", "tasks/cancel"]
 
 
 @pytest.mark.parametrize("ends", ["completed", "failed"])

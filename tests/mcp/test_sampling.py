@@ -95,6 +95,14 @@ async def test_a_server_gets_no_answer_that_the_budget_has_no_room_for(era: Any)
     assert outcome.ward == "max_tokens"
 
 
+async def test_the_entity_pays_for_an_answer_that_its_server_cannot_get() -> None:
+    broken = scripted([{"usage": COSTS}] * 2, name="sage")  # neither content nor tool calls
+    async with Runtime.open() as runtime:
+        outcome = await runtime.cast(asking(say("t__wonder", about="life"), crystal=broken), "go")
+        assert seen(outcome)[0][1]
+        assert outcome.usage.total_tokens == 42 + 2 * 2
+
+
 async def test_answers_count_in_the_budget_after_a_restart(tmp_path: Any) -> None:
     loom, contexts = f"sqlite:{tmp_path}/loom.db", list[Any]()
     cantrip = asking(

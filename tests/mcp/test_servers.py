@@ -136,10 +136,11 @@ async def test_a_server_killed_between_calls_is_started_again() -> None:
 
 @pytest.mark.rule("MCP-02")
 async def test_a_program_that_does_not_start_is_an_error_with_its_last_output() -> None:
-    code = "import sys; sys.exit('no licence')"
+    in_parts = "import sys; w = sys.stderr; w.write('no li'); w.flush(); sys.stdin.readline(); w.write('cence')"
     async with Runtime.open() as runtime:
-        with pytest.raises(ToolServerError, match="no licence"):
-            await runtime.cast(spell(done("ok"), server=stdio("t", sys.executable, "-c", code)), "go")
+        for code in ("import sys; sys.exit('no licence')", in_parts):
+            with pytest.raises(ToolServerError, match="no licence"):
+                await runtime.cast(spell(done("ok"), server=stdio("t", sys.executable, "-c", code)), "go")
         with pytest.raises(ToolServerError, match=r"server t.*No such file or directory"):
             await runtime.cast(spell(done("ok"), server=stdio("t", "/no/such/program")), "go")
 

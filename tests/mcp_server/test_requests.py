@@ -187,7 +187,15 @@ def test_a_question_that_no_form_can_show_is_asked_for_as_json(era: str) -> None
     flat = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}
     assert asks(flat) == ({name: flat[name] for name in ("type", "properties", "required")}, "whole")
     assert asks(None)[1] == asks({"type": "integer"})[1] == "field"
-    for deep in ({"type": "array"}, {"type": "object", "properties": {"a": {"type": "array"}}}, {"enum": [1]}):
+    several = {"type": ["string", "null"]}
+    for deep in (
+        {"type": "array"},
+        {"type": "object", "properties": {"a": {"type": "array"}}},
+        {"enum": [1]},
+        several,
+        {"type": "object", "properties": {"a": several}},
+        {"type": "object", "properties": [1]},
+    ):
         form, where = asks(deep)
         assert where == "json"
         assert form["properties"]["answer"]["type"] == "string"

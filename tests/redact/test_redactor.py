@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from cantrip_actors.records.records import Utterance
 from cantrip_actors.redact.logs import log_processor, redact_error
 from cantrip_actors.redact.patterns import COMMON
-from cantrip_actors.redact.redactor import REMEMBERED, Redactor
+from cantrip_actors.redact.redactor import CIRCLE, REMEMBERED, Redactor
 from cantrip_actors.redact.stream import RedactedStream
 from cantrip_actors.terms.messages import ToolCall, Usage
 from tests.loom.histories import texts, values
@@ -291,6 +291,20 @@ class TestValues:
             duration_ms=2.0,
         )
 
+    def test_a_value_that_contains_itself_is_redacted_and_a_clean_one_stays_the_same(self):
+        inner = {"text": "fine"}
+        outer = [inner, "my-secret"]
+        inner["around"] = outer
+        redactor = Redactor(["my-secret"])
+        assert redactor.value(outer) == [{"text": "fine", "around": CIRCLE}, "[redacted:secret]"]
+        outer[1] = "fine"
+        assert redactor.value(outer) is outer
+        assert inner["around"] is outer
+
+    def test_a_part_that_a_value_contains_twice_is_redacted_twice(self):
+        part = ["my-secret"]
+        assert Redactor(["my-secret"]).value([part, (part,)]) == [["[redacted:secret]"], (["[redacted:secret]"],)]
+
     def test_secrets_at_any_depth_are_redacted(self):
         value = "my-secret"
         for _ in range(5000):
@@ -403,6 +417,22 @@ class TestErrors:
         assert cause.args == ("refused [redacted:secret]",)
         assert error.__notes__ == ["tried [redacted:secret]"]
         assert KEY not in repr(group.exceptions[1])
+
+    def test_an_errors_attributes_are_redacted_wherever_they_are_kept(self):
+        class Slotted(Exception):
+            __slots__ = ("told",)
+
+        slotted = Slotted()
+        slotted.told = KEY
+        away = FileNotFoundError(2, f"no {KEY}", f"/keys/{KEY}")
+        missing = ImportError(f"no {KEY}", name=KEY)
+        broken = SyntaxError("bad", ("program", 1, 1, f"key = {KEY}"))
+        undecoded = UnicodeDecodeError("utf-8", KEY.encode(), 0, 1, f"after {KEY}")
+        errors = [away, missing, broken, undecoded, slotted]
+        for error in errors:
+            redact_error(error, Redactor([KEY]))
+        assert KEY not in f"{list(map(str, errors))} {slotted.told} {missing.name} {broken.text}"
+        assert (away.errno, away.filename) == (2, "/keys/[redacted:secret]")
 
     def test_an_error_with_a_circle_of_causes_is_redacted(self):
         one, two = ValueError("a"), ValueError(KEY)

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from botocore.credentials import Credentials
 
-from cantrip_actors import Call, Cantrip, Circle, CrystalError, InvalidCantrip, Runtime, scripted
+from cantrip_actors import Call, Cantrip, Circle, CrystalError, InvalidCantrip, InvalidIntent, Runtime, scripted
 from cantrip_actors.crystal.testing import FaultyServer
 from cantrip_actors.crystals import (
     Look,
@@ -169,6 +169,13 @@ async def test_batched_casts_each_return_an_episode_or_an_error_in_order():
     assert isinstance(found[1], CrystalError)
     assert [found[0].result, found[2].result] == ["case 0", "case 2"] == [again[0].result, again[2].result]
     assert len(server.paid) == 3
+
+
+@pytest.mark.parametrize("key", [None, "", "a\0b"])
+async def test_a_batch_without_a_key_is_refused(key):
+    async with Runtime.open("memory:") as runtime:
+        with pytest.raises(InvalidIntent, match="key: expected a text that is not empty"), anyio.fail_after(60):
+            await runtime.batch(cantrip_of(crystal_at(OpenAIServer())), ["case 0"], key=key)
 
 
 async def test_a_full_group_is_submitted_at_once():
@@ -455,6 +462,20 @@ async def test_a_bug_in_posting_a_query_ends_the_cast_with_an_error():
 async def test_a_bug_in_polling_queries_only_delays_their_answers():
     async with Runtime.open("memory:") as runtime:
         assert (await runtime.cast(cantrip_of(Broken("look")), "case 1")).result == "fine"
+
+
+@pytest.mark.parametrize("answer", [None, Look([], 1.0), Look([True], "soon")])
+async def test_a_wrong_answer_to_a_poll_only_delays_the_answers_of_the_queries(answer, monkeypatch):
+    crystal, looks = Broken(""), []
+
+    async def look(handles):
+        looks.append(handles)
+        return answer if len(looks) < 150 else Look([True], 1.0)
+
+    monkeypatch.setattr(crystal, "look", look)
+    async with Runtime.open("memory:") as runtime:
+        assert (await runtime.cast(cantrip_of(crystal), "case 1")).result == "fine"
+    assert len(looks) == 150
 
 
 class TestBackground:

@@ -217,3 +217,19 @@ async def test_a_reloaded_entity_sees_its_earlier_summary(tmp_path: Any) -> None
     shown = later.crystal.invocations[0].messages
     assert shown[1].content == again[1].content == "[folded: turns 1-2]\nthe milk is bought"
     assert usage.total_tokens >= 0
+
+
+async def test_a_name_is_free_once_its_entity_has_ended_while_the_companion_is_still_notified() -> None:
+    class Slow(Companion):
+        async def ends(self, here: Here, outcome: object) -> None:
+            await anyio.sleep(10)
+
+    async with Runtime.open() as runtime:
+        first = await runtime.invoke(accompanied([{**done(1), "delay": 100.0}], Slow()), "begin", name="x")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first.stop)
+            await anyio.sleep(1)
+            second = await runtime.ensure("x", accompanied([done(2)], Companion()))
+            assert (await second.send("more")).result == 2
+            assert runtime.loom.is_over(first.id)
+        assert runtime.entity("x").id == second.id

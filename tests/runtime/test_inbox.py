@@ -21,12 +21,13 @@ from cantrip_actors import (
     Runtime,
     scripted,
 )
-from cantrip_actors.loom import open_store
+from cantrip_actors.loom import DamagedLoom, open_store
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.runtime.mail import inbox, inboxes
 from cantrip_actors.runtime.mail.inbox import PAGE
 from cantrip_actors.testing import Crash, Process
+from cantrip_actors.wards import max_turns
 from supervisors.testing import virtual
 from tests.exhaustive import EXHAUSTIVE, part
 from tests.loom import postgres
@@ -45,7 +46,13 @@ async def slowly(context: Any) -> Any:
     return {**repeat(context), "delay": 10.0}
 
 
+async def think(_: Any) -> Any:
+    """Answer after a very long time."""
+    return {**done("at last"), "delay": 10_000.0}
+
+
 SPELL = cantrip(scripted(repeat, record=False))
+ENDLESS = cantrip(scripted(think, record=False), wards=(max_turns(2),))  # other content
 SLOW = cantrip(scripted(slowly, record=False))
 
 
@@ -186,8 +193,7 @@ async def test_waiting_posts_of_three_pages_are_handled_in_order_across_processe
     tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = PAGE if EXHAUSTIVE else 200
-    for module in (inbox, inboxes):
-        monkeypatch.setattr(module, "PAGE", page)
+    monkeypatch.setattr(inbox, "PAGE", page)
     url, count = f"{store}:{tmp_path / 'loom'}", 2 * page + 100
     entity_id = await begun(url)
     wanted = [f"{n}" for n in range(count)]
@@ -220,8 +226,7 @@ async def test_waiting_posts_of_three_pages_are_handled_in_order_across_processe
 async def test_more_posts_than_one_page_are_handled_in_order_by_a_working_entity(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in (inbox, inboxes):
-        monkeypatch.setattr(module, "PAGE", 20)
+    monkeypatch.setattr(inbox, "PAGE", 20)
 
     async def policy(context: Any) -> Any:
         return {**repeat(context), "delay": 1.0}
@@ -243,6 +248,64 @@ async def test_more_posts_than_one_page_are_handled_in_order_by_a_working_entity
         await anyio.sleep(10)
         assert not entity.loaded
         assert (await entity.send("again")).result == "again"
+
+
+@pytest.mark.rule("C-12")
+async def test_every_intent_is_handled_if_other_mail_fills_the_first_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inbox, "PAGE", 4)
+    url = f"sqlite:{tmp_path / 'loom'}"
+    entity_id = await begun(url)
+    wanted = [f"{n}" for n in range(10)]
+    async with Runtime.open(url) as runtime:
+        mailboxes, entity = runtime._tree.inboxes, runtime.get_entity(entity_id)
+        for n in range(3):  # for a child that has ended
+            await mailboxes.post(mailboxes.make_mail(f"child {n}", "steer", {"text": "hi"}, root=entity_id))
+        for intent in wanted:
+            await entity.post(intent)
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        await anyio.sleep(10)
+        assert intents(runtime, entity_id) == ["start", *wanted]
+
+
+@pytest.mark.rule("C-10")
+async def test_a_tree_that_cannot_be_read_delays_no_mail_of_other_entities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise DamagedLoom("a record was changed")
+
+    url = f"sqlite:{tmp_path / 'loom'}"
+    entity_id = await begun(url)
+    async with Runtime.open(url, cantrips=[SPELL], stranded_after=2.0) as runtime, Runtime.open(url) as other:
+        broken = await other.start(ENDLESS, "go")
+        monkeypatch.setattr(runtime._tree.inboxes, "_read_asks", fail)
+        monkeypatch.setattr(inboxes, "find_stranding", fail)
+        runtime._tree.inboxes.note_answer(broken.id)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(expect_damage, runtime, broken.id)
+            await anyio.sleep(5)
+            receipt = await other.get_entity(entity_id).post("go")
+            with anyio.fail_after(60):  # of virtual time
+                await receipt.result()
+
+
+async def expect_damage(runtime: Runtime, entity_id: str) -> None:
+    with pytest.raises(DamagedLoom):
+        await runtime.get_work(entity_id).result()
+
+
+async def test_the_time_in_which_no_process_runs_an_entity_is_counted_anew_after_each_load() -> None:
+    async def load() -> tuple[Sequence[Any], bool]:
+        return (), False
+
+    mailbox = inbox.Inbox(load, lambda: None)
+    waiter = mailbox.expect("k", inbox.Waiter())
+    assert mailbox.list_waiting_since(0.0, 60.0) == []
+    await mailbox.open(lambda: None, lambda _: False)
+    assert mailbox.list_waiting_since(100.0, 60.0) == []
+    assert mailbox.list_waiting_since(160.0, 60.0) == [waiter]
 
 
 # A full inbox

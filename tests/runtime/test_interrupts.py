@@ -196,6 +196,27 @@ async def test_an_interrupt_now_between_any_two_steps_leaves_a_whole_log_and_the
             await entity.stop()
 
 
+@pytest.mark.rule("C-17", "LOOM-1")
+async def test_an_interrupt_now_never_cancels_the_record_of_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the interrupt of the episode before came while a step was recorded."""
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("worker", SPELL)
+        tree, append = runtime._tree, runtime._tree.append
+
+        async def append_slowly(*args: Any) -> None:
+            await anyio.sleep(1)
+            await append(*args)
+
+        monkeypatch.setattr(tree, "append", append_slowly)
+        for text in ("work", "hang"):
+            receipt = await entity.post(text)
+            await anyio.sleep(0.5)
+            await entity.interrupt("enough", now=True)
+            with anyio.fail_after(HOUR):
+                assert (await receipt.episode()).reason == "interrupted"
+        assert intents(runtime, entity.id) == ["work", "hang"]
+
+
 @pytest.mark.rule("C-17", "K-23")
 @pytest.mark.real_time
 async def test_an_interrupt_now_waits_until_a_gate_in_a_thread_has_ended() -> None:

@@ -619,6 +619,10 @@ async def test_input_that_would_stop_the_event_loop_is_refused() -> None:
     async with Runtime.open() as runtime:
         with pytest.raises(InvalidIntent, match="expected at most 16,777,216"):
             await runtime.cast(cantrip([done(1)]), "go", context={"large": "x" * 17_000_000})
+        with pytest.raises(InvalidIntent, match="expected at most 16,777,216"):
+            await runtime.cast(cantrip([done(1)]), "go", context={"large": "x" * 17_000_000, "long": 2**70})
+        with pytest.raises(InvalidIntent, match="expected at most 16,777,216"):
+            await runtime.cast(cantrip([done(1)]), "é" * 9_000_000)
         entity = await runtime.invoke(cantrip([done(1)] * 2), "start")
         with pytest.raises(InvalidIntent, match="expected at most 16,777,216"):
             await entity.send("x" * 17_000_000)

@@ -60,3 +60,18 @@ async def test_a_note_is_json_of_a_bounded_size(note: Any, fault: str) -> None:
         with pytest.raises(InvalidIntent, match=fault):
             await runtime.start(cantrip, "one", note=note)
         assert not runtime.loom.entities()
+
+
+@pytest.mark.parametrize("note", [{"long": 2**70}, {"half": "\ud800"}])
+async def test_a_note_is_any_json_that_the_loom_can_hold(note: Any) -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("keeper", repeating([]))
+        assert (await (await entity.post("go", note=note)).episode()).result == "yes"
+
+
+async def test_a_number_that_json_cannot_say_is_refused() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("keeper", repeating([]))
+        for parts in ({"note": [10**5000]}, {"context": [10**5000]}):
+            with pytest.raises(InvalidIntent, match="expected JSON data"):
+                await entity.post("go", **parts)

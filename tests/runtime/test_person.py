@@ -15,13 +15,16 @@ from cantrip_actors import (
     Call,
     Cantrip,
     Circle,
+    Entity,
     File,
     Folding,
     Image,
     InvalidCantrip,
     InvalidDecision,
+    LoomError,
     RequestedEvent,
     Runtime,
+    RuntimeClosed,
     gate,
     scripted,
 )
@@ -30,6 +33,7 @@ from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.chat import build_tools, chat_jsonl
 from cantrip_actors.loom.export.conversation import conversation_of
 from cantrip_actors.loom.export.html import html_page
+from cantrip_actors.runtime.people.utterances import rest
 from cantrip_actors.testing import Crash, Declined, Process, every_crash_point, people, run_with_crashes, virtual
 from cantrip_actors.wards import max_depth, max_turns, remove_gate
 from tests.pictures import PDF, png
@@ -519,3 +523,44 @@ def test_any_conversation_alternates_and_loses_no_reply(steps: Any, replies: Any
         f"{by}: {reply}" if isinstance(reply, str) else f"no reply: {by} declined{reply.note and ': '}{reply.note}"
         for by, reply in decided.values()
     ]
+
+
+async def hesitate(_: Any) -> Any:
+    return {**done("late"), "delay": 3600.0}
+
+
+HESITANT = Cantrip(scripted(hesitate), circle=Circle(["done"], [max_turns(3)], medium="person"), name="hesitant")
+
+
+async def test_a_door_that_waits_for_an_utterance_gets_the_error_of_a_runtime_that_closes() -> None:
+    errors: list[BaseException] = []
+
+    async def wait(runtime: Runtime, entity: Entity) -> None:
+        try:
+            await rest(runtime, entity.id, entity.episode)
+        except RuntimeClosed as error:
+            errors.append(error)
+
+    async with anyio.create_task_group() as tasks, Runtime.open() as runtime:
+        entity = await runtime.invoke(HESITANT, "go")
+        tasks.start_soon(wait, runtime, entity)
+        await anyio.sleep(1)
+    assert "its intent is in the loom" in str(errors[0])
+
+
+async def test_a_door_that_waits_for_an_utterance_gets_the_error_of_a_loom_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(HESITANT, "go")
+        read, reads = runtime.read, []
+
+        async def read_once(work: Any) -> Any:
+            reads.append(work)
+            if len(reads) > 1:
+                raise LoomError("the server is away")
+            return await read(work)
+
+        monkeypatch.setattr(runtime, "read", read_once)
+        with pytest.raises(LoomError, match="away"):
+            await rest(runtime, entity.id, entity.episode)

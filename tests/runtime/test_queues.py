@@ -401,6 +401,25 @@ async def test_a_place_is_given_back_if_the_entity_cannot_begin_and_it_is_tried_
         assert failures == 2
 
 
+async def test_an_outage_while_a_submission_begins_crashes_no_actor(url: str) -> None:
+    events: list[Any] = []
+
+    async def fail(*_: Any) -> Any:
+        tree.in_store = fail  # type: ignore[method-assign]
+        raise LoomError("the loom does not answer")
+
+    async with alone(url, Queue("reports", max_running=1)) as runtime:
+        tree = runtime._tree
+        run, begin = tree.in_store, tree.scheduler.casts.begin_submission
+        runtime.watch_actors(events.append)
+        tree.scheduler.casts.begin_submission = fail  # type: ignore[method-assign]
+        (submission,) = await submit(runtime, 1)
+        await anyio.sleep(5)
+        tree.in_store, tree.scheduler.casts.begin_submission = run, begin  # type: ignore[method-assign]
+        assert (await submission.episode()).result == "reports 0"
+    assert not [event for event in events if "LoomError" in repr(event)]
+
+
 async def test_places_that_were_taken_are_used_though_the_store_fails_afterwards(url: str) -> None:
     async with alone(url, Queue("mails", max_running=1), Queue("reports", max_running=1)) as runtime:
         scheduler, failures = runtime._tree.scheduler, 0

@@ -554,6 +554,17 @@ async def test_a_request_that_is_decided_in_time_does_not_expire(url: str) -> No
 
 
 @pytest.mark.rule("C-21")
+async def test_no_timer_of_a_decided_request_is_left_if_the_next_request_follows_at_once() -> None:
+    pays = {"tool_calls": PAY["tools"]["tool_calls"] * 2}
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(asking(ask_first(pay, expires=60.0), first=pays), "go")
+        for _ in range(2):
+            await runtime.decide((await request_of(runtime)).id, "deny", by="anna")
+        await entity.episode()
+        assert runtime._tree.store.timers(entity.id) == []
+
+
+@pytest.mark.rule("C-21")
 async def test_a_request_expires_over_a_restart(lasting_url: str) -> None:
     spell = asking(ask_first(pay, expires=0.5))
     async with Runtime.open(lasting_url) as runtime:

@@ -6,8 +6,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from cantrip_actors import Entity, EntityEnded, InvalidIntent, Runtime
-from tests.runtime.spells import cantrip, done
+from cantrip_actors import Entity, EntityEnded, InvalidIntent, LoomError, Runtime, RuntimeClosed, ask_first, gate
+from cantrip_actors.loom import name_lease
+from cantrip_actors.records.records import Ended
+from tests.runtime.spells import cantrip, done, say
 
 
 def spell() -> object:
@@ -18,6 +20,17 @@ def spell() -> object:
 
 
 SPELL = spell()
+
+
+@gate
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+PAYER = cantrip(
+    lambda context: done("over") if context[-1].role == "tool" else say("pay"), ask_first(pay), name="payer"
+)
 
 
 @pytest.fixture(params=["jsonl", "sqlite"])
@@ -99,3 +112,71 @@ async def test_an_entity_that_ended_in_another_runtime_is_refused_here(tmp_path:
             await other.entity("keeper").stop()
         with pytest.raises(EntityEnded):
             await keeper.send("two")
+
+
+@pytest.mark.rule("LOOM-2")
+async def test_a_name_is_free_in_other_runtimes_when_its_entity_could_not_begin(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/loom.db"
+    async with Runtime.open(url) as one, Runtime.open(url) as two:
+        await one.drain(0)
+        with pytest.raises(RuntimeClosed):
+            await one.invoke(SPELL, "one", name="keeper")
+        with anyio.fail_after(60):
+            entity = await two.ensure("keeper", SPELL)
+            assert (await entity.send("two")).result == "two"
+
+
+async def test_a_caller_that_waits_for_a_name_can_be_cancelled(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path}/loom.db"
+    async with Runtime.open(url) as one, Runtime.open(url) as two:
+        await one._tree.claim(name_lease("keeper"))
+        with anyio.move_on_after(60) as scope:
+            await two.ensure("keeper", SPELL)
+        assert scope.cancelled_caught
+
+
+async def leave(url: str) -> str:
+    """Return the id of an entity of this loom that waits for a person, and that no runtime runs."""
+    async with Runtime.open(url, cantrips=[PAYER]) as runtime:
+        entity = await runtime.start(PAYER, "pay", key="work")
+        await anyio.sleep(1)
+        return entity.id
+
+
+@pytest.mark.rule("LOOM-2")
+async def test_an_entity_that_ended_in_another_runtime_is_not_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:{tmp_path}/loom.db"
+    entity_id = await leave(url)
+    async with Runtime.open(url) as here:
+        claim = here._tree.claim
+
+        async def claim_late(what: str, *, lift: bool = False) -> int:
+            async with Runtime.open(url, cantrips=[PAYER]) as other:
+                (request,) = other.requests()
+                await other.decide(request.id, "deny", by="anna")
+                await (await other.resume(entity_id)).episode()
+            return await claim(what, lift=lift)
+
+        monkeypatch.setattr(here._tree, "claim", claim_late)
+        await here.abandon(entity_id)
+        ends = [record.reason for record in here.loom.records(entity_id) if isinstance(record, Ended)]
+    assert ends == ["terminated"]
+
+
+async def test_an_entity_that_could_not_be_abandoned_is_free_in_other_runtimes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:{tmp_path}/loom.db"
+    entity_id = await leave(url)
+    async with Runtime.open(url) as here:
+
+        async def append(*_: object) -> None:
+            raise LoomError("the disk is full")
+
+        monkeypatch.setattr(here._tree, "append", append)
+        with pytest.raises(LoomError, match="the disk is full"):
+            await here.abandon(entity_id)
+        async with Runtime.open(url, cantrips=[PAYER]) as other:
+            assert (await other.resume(entity_id)).id == entity_id

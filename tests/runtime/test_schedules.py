@@ -88,6 +88,16 @@ async def test_a_schedule_gives_an_entity_its_intent_again_and_again(url: str) -
         assert intents(runtime, entity) == ["start", "tick", "tick", "tick"]
 
 
+@pytest.mark.rule("C-31")
+async def test_schedules_fire_if_one_has_an_intent_with_half_a_character(url: str) -> None:
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        entity = await invoked(runtime)
+        await runtime.schedule("x", "half a character: \ud83d", every=20)
+        await runtime.schedule("x", "tick", every=30)
+        await anyio.sleep(35)
+        assert intents(runtime, entity) == ["start", "half a character: \ud83d", "tick"]
+
+
 async def test_a_schedule_casts_a_new_entity_at_each_firing(url: str) -> None:
     async with Runtime.open(url) as runtime:
         made = await runtime.schedule(SPELL, "look", every=20)

@@ -546,3 +546,23 @@ async def test_withdrawing_reads_no_more_records_when_many_intents_were_withdraw
         store.records = count  # type: ignore[method-assign]
         assert [await one.withdraw() for one in reversed(receipts)] == ["withdrawn"] * 60
         assert sum(read) <= 2 * 60
+
+
+async def test_a_withdrawal_in_another_process_costs_no_reading_while_an_episode_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime, Runtime.open(url) as other:
+        entity = await runtime.invoke(SPELL, "slow", name="x")
+        receipt = await entity.post("later")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(entity.episode)
+            await anyio.sleep(1)
+            assert await other.get_work(receipt.id).withdraw() == "withdrawn"
+            await anyio.sleep(2)
+            read = list[str]()
+            for name in ("records", "pending"):
+                monkeypatch.setattr(runtime._tree.store, name, lambda *_, name=name, **__: read.append(name) or [])
+            await anyio.sleep(5)
+            monkeypatch.undo()
+        assert read == []

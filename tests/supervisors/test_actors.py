@@ -295,6 +295,44 @@ async def test_a_full_mailbox_refuses_and_offer_waits(new_system):
         identify(ref).box.put_urgent((1, Down(ref, Normal(), final=True)))  # the system always gets in
 
 
+@pytest.mark.parametrize("nowait", [False, True])
+async def test_an_offer_waits_until_an_actor_with_its_own_loop_takes_a_message(new_system, nowait):
+    taken = []
+
+    class Own(Actor):
+        mailbox_limit = 1
+
+        async def run(self):
+            while len(taken) < 4:
+                await anyio.sleep(1)
+                taken.append(self.receive_nowait() if nowait else await self.receive())
+
+    async with new_system() as system:
+        ref = await system.start(ChildSpec("a", Own, restart="temporary"))
+        for n in range(4):
+            await ref.offer(n)
+        await ref.exited()
+        assert taken == [0, 1, 2, 3]
+
+
+async def test_an_offer_that_is_cancelled_leaves_nothing_at_the_mailbox(new_system):
+    class Busy(Actor):
+        mailbox_limit = 1
+
+        async def handle_cast(self, message):
+            await anyio.sleep_forever()
+
+    async with new_system() as system:
+        ref = await system.start(ChildSpec("a", Busy))
+        ref.cast(0)
+        await anyio.sleep(1)
+        ref.cast(1)
+        for _ in range(3):
+            with anyio.move_on_after(1):
+                await ref.offer(2)
+        assert not identify(ref).box.producers
+
+
 async def test_an_offer_to_an_ended_actor_raises(new_system):
     async with new_system() as system:
         ref = await system.start(Script("a").spec(restart="temporary"))
@@ -717,6 +755,22 @@ async def test_the_outcome_of_a_task_is_a_value(new_system):
         assert isinstance(error.value.__cause__, ValueError)
         assert isinstance((await dynamic.run_child(Script("x", starts=["error"]).spec())).reason, Crash)
         assert await dynamic.which_children() == []
+
+
+@pytest.mark.parametrize("kind", [Supervisor, DynamicSupervisor])
+async def test_cancelling_run_child_while_its_supervisor_ends_waits_for_the_child(new_system, kind):
+    script = Script("a", stop_takes=2)
+    async with new_system() as system:
+        supervisor = await system.start(ChildSpec("s", kind, restart="temporary"))
+        began = anyio.current_time()
+        with anyio.move_on_after(1) as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(supervisor.run_child, script.spec(restart="temporary"))
+                await anyio.sleep(0.5)
+                supervisor.exit()
+        assert scope.cancelled_caught
+        assert anyio.current_time() - began == 2.5
+        assert len(script.ends) == 1
 
 
 async def test_cancelling_run_child_ends_the_child_with_a_reason(new_system):

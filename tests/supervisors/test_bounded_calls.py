@@ -323,6 +323,23 @@ async def test_an_answer_that_is_cancelled_before_its_task_runs_is_not_begun(new
         assert ref.alive
 
 
+async def test_an_answer_that_begins_after_its_bounded_caller_has_left_is_cancelled_at_once(new_system, recorder):
+    class SlowToBegin(Concurrent):
+        async def handle_call(self, message, caller):
+            with anyio.CancelScope(shield=True):
+                await anyio.sleep(2)
+            return await super().handle_call(message, caller)
+
+    log = Log()
+    async with new_system() as system:
+        ref = await system.start(ChildSpec("a", lambda: SlowToBegin(log)))
+        began = anyio.current_time()
+        await leave(ref, ("a", 100), 1, 10, log)
+        assert log.words[-1] == "left"
+        assert log[-1][1] == began + 2
+        assert not recorder.of(Overrun)
+
+
 async def test_answer_needs_tasks(new_system):
     class Wrong(Serial):
         async def handle_call(self, message, caller):

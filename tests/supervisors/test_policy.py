@@ -136,6 +136,12 @@ def test_backoff_begins_at_once_and_doubles_up_to_its_maximum():
     assert [backoff.delay(n, 0.5) for n in range(6)] == [0.0, 1.0, 2.0, 4.0, 5.0, 5.0]
 
 
+@pytest.mark.parametrize("factor", [1.01, 2.0, 1e9, 10**9])
+def test_the_delay_grows_to_the_maximum_with_every_factor(factor):
+    assert Backoff(maximum=30.0, factor=factor, jitter=0).delay(5000, 0.5) == 30.0
+    assert Backoff(first=0.0, factor=factor).delay(5000, 0.5) == 0.0
+
+
 def test_jitter_only_shortens_a_delay_by_its_share_at_most():
     backoff = Backoff(first=1.0, maximum=100.0, jitter=0.5)
     assert backoff.delay(1, 0.0) == 1.0

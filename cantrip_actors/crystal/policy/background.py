@@ -23,6 +23,7 @@ from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
 from cantrip_actors.crystal.resolve import resolve
+from cantrip_actors.crystal.shapes import reading_answers
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
@@ -92,7 +93,8 @@ class Background(CrystalWrapper, PostingCrystal):
         fields.update(background=True, store=True)
         del fields["stream"]
         body = await self._inner.fetch("POST", request.path, encode_json(fields), request.headers)
-        return {"response": str(orjson.loads(body)["id"]), **attempt.list_fields()}
+        with reading_answers(self.name):
+            return {"response": str(orjson.loads(body)["id"]), **attempt.list_fields()}
 
     async def look(self, handles: Sequence[Any]) -> Look:
         """Return which of the responses are ready."""
@@ -109,14 +111,15 @@ class Background(CrystalWrapper, PostingCrystal):
         async with self._few:
             try:
                 body = await self._inner.fetch("GET", f"{self._inner.family.path}/{response}")
+                with reading_answers(self.name):
+                    is_over = orjson.loads(body).get("status") not in ("queued", "in_progress")
             except ProviderError as error:
                 if error.status == 404:
                     state.error = error
                 else:
                     _log.warning("a response cannot be looked at", response=response, why=str(error))
             else:
-                if orjson.loads(body).get("status") not in ("queued", "in_progress"):
-                    state.body = body
+                state.body = body if is_over else None
         state.at = anyio.current_time() + state.pause
         state.pause = min(LATEST, state.pause * 1.5)
 
@@ -128,6 +131,7 @@ class Background(CrystalWrapper, PostingCrystal):
         answer = state.error or state.body
         if answer is None:
             raise ProviderError(f"{self.name}: response {handle['response']} is still worked on", retryable=True)
+        del self._watched[handle["response"]]  # it is fetched again if this is interrupted
         attempt = PostedAttempt.of(handle)
         try:
             response = await self._inner.read(query.invocation, query.options, answer)
@@ -139,7 +143,6 @@ class Background(CrystalWrapper, PostingCrystal):
                 raise
             request = await self._inner.prepare(query.invocation, query.options)
             return Response(handle=await self._begin(request, repeat(attempt, error)))
-        self._watched.pop(handle["response"], None)
         return replace(response, usage=attempt.spent + response.usage)
 
     async def abandon(self, handle: Any) -> None:

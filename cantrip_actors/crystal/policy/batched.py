@@ -32,6 +32,7 @@ from cantrip_actors.crystal.policy.wrapper import CrystalWrapper
 from cantrip_actors.crystal.provider import AskAgain, ProviderCrystal
 from cantrip_actors.crystal.query import Look, PostingCrystal, Query
 from cantrip_actors.crystal.resolve import resolve
+from cantrip_actors.crystal.shapes import reading_answers
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.arguments import check, is_finite, is_whole
 from cantrip_actors.terms.crystal import Crystal
@@ -115,7 +116,9 @@ class Batched(CrystalWrapper, PostingCrystal):
     async def _has_ended(self, batch: str) -> bool:
         """Return whether a batch has ended and its answers were fetched."""
         try:
-            if not await self._endpoint.has_ended(batch):
+            with reading_answers(self.name):
+                has_ended = await self._endpoint.has_ended(batch)
+            if not has_ended:
                 return False
             await self._fetch_answers(batch)
         except ProviderError as error:
@@ -185,7 +188,8 @@ class Batched(CrystalWrapper, PostingCrystal):
         async with self._listing:
             at, earliest, batches = self._list
             if anyio.current_time() - at > LISTED or earliest > since:
-                batches = await self._endpoint.list_batches(since - CLOCKS)
+                with reading_answers(self.name):
+                    batches = await self._endpoint.list_batches(since - CLOCKS)
                 self._list = (anyio.current_time(), since, batches)
         sure = [batch for batch in batches if batch.ids is not None and own in batch.ids]
         return sure[:1] or [batch for batch in batches if batch.ids is None and batch.created >= since - CLOCKS]
@@ -230,7 +234,8 @@ class Batched(CrystalWrapper, PostingCrystal):
         group.is_sent, began = True, time.time()
         group.error = ProviderError(f"{self.name}: the batch was interrupted while it was submitted", retryable=True)
         try:
-            group.batch = await self._endpoint.submit(group.requests, group.headers)
+            with reading_answers(self.name):
+                group.batch = await self._endpoint.submit(group.requests, group.headers)
             group.error = None
         except ProviderError as error:
             group.error = error
@@ -248,7 +253,8 @@ class Batched(CrystalWrapper, PostingCrystal):
         async with self._fetching:
             answers = self._answers.get(batch)
             if answers is None:
-                answers = self._answers[batch] = await self._endpoint.fetch_answers(batch)
+                with reading_answers(self.name):
+                    answers = self._answers[batch] = await self._endpoint.fetch_answers(batch)
                 if len(self._answers) > KEPT:
                     self._answers.popitem(last=False)
             self._answers.move_to_end(batch)

@@ -42,6 +42,11 @@ def copy_loom(source: Store, target: Store) -> Verified:
     """
     for what, store in (("source", source), ("target", target)):
         check_kind(what, store, Store, "a store, as of open_store(…)", LoomError)
+    with source.snapshot():  # others may be writing to it
+        return _copy(source, target)
+
+
+def _copy(source: Store, target: Store) -> Verified:
     for header in source.headers():
         if target.header(header.entity_id) is not None:
             raise LoomError(
@@ -124,10 +129,10 @@ class _Blobs:
 
 
 def _copy_mail(source: Store, target: Store) -> None:
-    """Copy waiting mail in its order."""
+    """Copy waiting mail in its order, all of it: the runtime that accepted it may have had larger inboxes."""
     for entity in source.waiting(loads=False):
         mails = [mail for _, mail in source.pending(entity, sys.maxsize)]
-        for result in target.post(mails):
+        for result in target.post(mails, most=sys.maxsize):
             if not isinstance(result, MailRow):
                 raise result
 

@@ -6,12 +6,16 @@ entity cannot be continued from a log with a hole. A tree that ends so looks lik
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import sqlite3
+import struct
+import sys
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import repeat
@@ -22,12 +26,13 @@ from cantrip_actors.loom.integrity.copy import can_wait
 from cantrip_actors.loom.integrity.verify import Trees
 from cantrip_actors.loom.memory.journal import JournalLine, decode_line
 from cantrip_actors.loom.memory.jsonl import JsonlStore
+from cantrip_actors.loom.seal.line_file import describe_failure
 from cantrip_actors.loom.seal.seal_key import UNSEALED, Seal, SealKey, SealMark, WrongSealKey, open_seal
 from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.loom.stores.blobs import attach_images, bind_images
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.machine.project import as_header
-from cantrip_actors.own_files.claims import SQLITE, list_loom_files
+from cantrip_actors.own_files.claims import SQLITE, is_claimed, list_loom_files
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
@@ -44,6 +49,9 @@ _log = get_logger("cantrip.loom")
 
 LEAST_RECORD: Final = 64
 """The least bytes that a record needs in a file."""
+
+_SHARED: Final = (0x40000002, 510)
+"""The first byte, and the number of bytes, of the lock that SQLite has on a file while it is open."""
 
 LARGEST: Final = 2**40
 """The most bytes of a file: a head that names more is itself damaged."""
@@ -71,6 +79,32 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) 
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
+    with _lock(path, is_jsonl=is_jsonl):
+        return _repair(path, is_jsonl=is_jsonl, seal_key=seal_key)
+
+
+@contextmanager
+def _lock(path: Path, *, is_jsonl: bool) -> Iterator[None]:
+    """Keep others from a loom while it is repaired. Raises LoomError if it is open anywhere."""
+    with ExitStack() as opened:
+        try:
+            if is_claimed(path):  # closing a file would end the locks that SQLite has on it in this process
+                raise BlockingIOError
+            file = opened.enter_context(path.open("r+b"))
+            if is_jsonl:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            elif hasattr(fcntl, "F_OFD_SETLK"):  # it lasts until this descriptor is closed, and not another one
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, *_SHARED, 0))
+            else:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, *reversed(_SHARED))
+        except BlockingIOError as error:
+            raise LoomError(f"{path} is open, here or in another process: close it there first") from error
+        except OSError as error:
+            raise LoomError(f"cannot repair {path}: {describe_failure(error)}") from error
+        yield
+
+
+def _repair(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repaired:
     files = list_loom_files(path)
     copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
     copy.mkdir(mode=FOLDER)
@@ -275,8 +309,8 @@ class _Salvage:
     records: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     cut: set[str] = field(default_factory=set)
-    keys: set[tuple[str, str]] = field(default_factory=set)
-    """The roots and keys of taken mail."""
+    keys: dict[tuple[str, str], str] = field(default_factory=dict)
+    """The roots and keys of taken mail, and when the last one with that key was taken."""
 
     def copy(self) -> None:
         """Copy records, mail, timers and submissions."""
@@ -291,13 +325,18 @@ class _Salvage:
             if root is not None:
                 self.left_out[root] += 1
         for mail in self.old.read_waiting_mail():
-            if (mail.entity_id, mail.key) not in self.keys:
-                self.target.post([replace(mail, images=bind_images(mail.images, self.old.read_blob))])
+            taken_at = self.keys.get((mail.entity_id, mail.key))
+            if taken_at is None or taken_at < mail.at:  # else a key that had expired was used again
+                self.target.post([self._bind_images(mail)], most=sys.maxsize)
         for timer in self.old.read_timers():
             if can_wait(timer, self.target):
-                self.target.replace_timer(None, timer)
+                bound = None if timer.mail is None else self._bind_images(timer.mail)
+                self.target.replace_timer(None, replace(timer, mail=bound))
         for row in self.old.read_submissions():
             self.target.add_submission(row)
+
+    def _bind_images(self, mail: Mail) -> Mail:
+        return replace(mail, images=bind_images(mail.images, self.old.read_blob)) if mail.images else mail
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""
@@ -328,5 +367,5 @@ class _Salvage:
         trees.seal(root, line)
         self.records += 1
         if (key := get_key(record)) is not None:
-            self.keys.add((root, key))
+            self.keys[root, key] = getattr(record, "at", "")
         return None

@@ -24,8 +24,8 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -98,7 +98,6 @@ class JsonlStore(MemoryStore):
         self.recovered: int = 0
         self._disk = disk or Disk()
         self._file = LineFile(self.path, lambda: self._disk, read_only=read_only, synced=self.blocking)
-        self._writing = threading.Lock()  # an account may change while a thread writes records
         self._late: list[bytes] | None = None
         """While the file is rewritten: what was written to the old one meanwhile, and is no record."""
         self._is_large = False
@@ -116,13 +115,14 @@ class JsonlStore(MemoryStore):
         try:
             self._open()
             with self._explain("cannot read"):
-                self._load(seal_key)
+                torn = self._load(seal_key)
             if not read_only:
+                self._refuse_lost_end()  # before the file is changed
+                self._mend_end(torn)
                 self._renew_head()
-                self._refuse_lost_end()
                 is_whole = not self._ends.describe_lost()
                 if is_whole and self._journal_size > WASTE + 2 * sum(map(len, self._dump_journal(NOTHING_ERASED))):
-                    self._rewrite()()
+                    self._rewrite()(set())
                 self._file.remove_new()
                 narrow_files([self.path])
                 if self._file.end > LARGE:
@@ -150,8 +150,8 @@ class JsonlStore(MemoryStore):
                     f"close it there first, or open it read-only"
                 ) from error
 
-    def _load(self, seal_key: GivenKey) -> None:
-        """Read the file into memory."""
+    def _load(self, seal_key: GivenKey) -> int:
+        """Read the file into memory; return the number of the line after the last whole one."""
         batch: list[tuple[int, bytes]] = []
         left = end = number = 0
         self._ends = ends = EndReader(self._read_noted_end())  # before the lines: a writer may be at work
@@ -181,8 +181,7 @@ class JsonlStore(MemoryStore):
             _log.warning("loom.acknowledged_missing", path=self.where, missing=lost)
         if damaged := self._damaged:
             _log.warning("loom.damaged", path=self.where, lines=damaged[:20], count=len(damaged))
-        if not self.read_only:
-            self._mend_end(number + 1)
+        return number + 1
 
     def _read_lines(self) -> Iterator[bytes]:
         """Yield the lines of the file; the last one also if it lacks only its newline."""
@@ -309,11 +308,13 @@ class JsonlStore(MemoryStore):
         """Complete the last line, or cut off what a killed process left from that line on, and report it."""
         file, end = self._file, self._file.end
         size = os.fstat(file.fd).st_size
-        if end > size:
-            file.end = size
-            file.append(b"\n")
-        elif end < size:
-            self._disk.truncate(file.fd, end)
+        with self._explain("cannot repair"):
+            if end > size:
+                file.end = size
+                file.append(b"\n")
+            elif end < size:
+                self._disk.truncate(file.fd, end)
+        if end < size:
             self.recovered = size - end
             hint = "a process was killed while it wrote this, which was never acknowledged"
             _log.warning("loom.torn_line", path=self.where, line=number, bytes=size - end, hint=hint)
@@ -363,22 +364,21 @@ class JsonlStore(MemoryStore):
         """Write lines at the end of the file, and then the head of a sealed loom; all or nothing."""
         data = b"\n".join([*lines, b""]) if lines else b""
         self._budget.spend(len(data) // UNIT)
-        with self._writing:
-            file, end, last = self._file, self._file.end, self._end.follow(lines)
-            first = self._encode_first_line(last, head or self._head)
-            try:
-                file.append(data if end else self._encode_first_line(self._end, self._head) + data)
-                if head is not None:
-                    file.overwrite(first)
-                elif self._has_end or not end:
-                    file.note(first)
-            except OSError as error:
-                if file.end != end:
-                    file.cut(end)
-                self._fail("cannot write to", error)
-            self._end, self._head, self._has_end = last, head or self._head, self._has_end or not end
-            if self._late is not None:
-                self._late += lines
+        file, end, last = self._file, self._file.end, self._end.follow(lines)
+        first = self._encode_first_line(last, head or self._head)
+        try:
+            file.append(data if end else self._encode_first_line(self._end, self._head) + data)
+            if head is not None:
+                file.overwrite(first)
+            elif self._has_end or not end:
+                file.note(first)
+        except OSError as error:
+            if file.end != end:
+                file.cut(end)
+            self._fail("cannot write to", error)
+        self._end, self._head, self._has_end = last, head or self._head, self._has_end or not end
+        if self._late is not None:
+            self._late += lines
         if file.end > LARGE and not self._is_large:
             self._warn_of_size()
 
@@ -402,9 +402,10 @@ class JsonlStore(MemoryStore):
         hint = "SQLite suits it better, as it does not read a loom into memory: cantrip loom copy FROM sqlite:TO.db"
         _log.warning("loom.large", path=self.where, bytes=self._file.end, hint=hint)
 
-    def _rewrite(self, erased: Erased = NOTHING_ERASED) -> Callable[[], None]:
+    def _rewrite(self, erased: Erased = NOTHING_ERASED) -> Callable[[AbstractSet[str]], None]:
         self._check_open()
-        self._late = []  # from here on no record is written
+        with self._writing:
+            self._late = []  # from here on no record is written
         try:
             if erased.plan.numbers and erased.plan.numbers[0] <= len(self._lines):
                 raise LoomError(f"{self.path} was written to meanwhile: nothing is forgotten, do it again")
@@ -425,9 +426,10 @@ class JsonlStore(MemoryStore):
             self._late = None
             raise
 
-        def replace_file() -> None:
+        def replace_file(digests: AbstractSet[str]) -> None:
             with self._writing, self._explain("cannot rewrite"):
-                late, self._late = self._late or [], None
+                blobs = [encode_line(JournalLine(blob=self._blobs[digest])) for digest in digests]
+                late, self._late = [*blobs, *(self._late or [])], None
                 last = end.follow(late)
                 self._file.replace(fd, self._encode_first_line(last, head), b"".join(line + b"\n" for line in late))
                 self._end, self._has_end = last, True
@@ -454,7 +456,7 @@ class JsonlStore(MemoryStore):
 
     def scrub(self) -> None:
         """Rewrite the file without lines that are out of date."""
-        self._rewrite()()
+        self._rewrite()(set())
 
     def size(self) -> int:
         """Return the size of the file in bytes."""

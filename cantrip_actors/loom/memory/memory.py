@@ -14,9 +14,10 @@ import itertools
 import math
 import secrets
 import sys
+import threading
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple, TypeVar
 
@@ -31,6 +32,7 @@ from cantrip_actors.loom.stores.erasure import (
     check_ended,
     find_blobs_in_line,
     find_blobs_in_mail,
+    find_blobs_in_timer,
     is_schedule_for,
     make_blank_key,
 )
@@ -69,6 +71,8 @@ class Erased(NamedTuple):
     """The names, scoped, that led to one of the entities."""
     blobs: AbstractSet[str] = frozenset()
     """The digests of blobs that nothing refers to any more."""
+    last_mail: int = 0
+    """The number of the last mail when these blobs were found."""
 
 
 NOTHING_ERASED = Erased()
@@ -92,6 +96,8 @@ class MemoryStore(Store):
         self._checkpoints: dict[str, bytes] = {}
         self._accounts: dict[str, str] = {}
         self._claims = 0
+        self._writing = threading.RLock()
+        """Held by each change, of a file and of the index: a file that is rewritten meanwhile has all of it."""
         self._budget = ReadBudget()
         self._key = secrets.token_bytes(32)
         self._closed = False
@@ -111,7 +117,8 @@ class MemoryStore(Store):
         return self._budget.attempt(work)
 
     def _transact(self, work: Callable[[None], T], *expected: type[Exception]) -> T:  # noqa: ARG002  # nothing to undo
-        return work(None)
+        with self._writing:
+            return work(None)
 
     def _look_up(
         self,
@@ -143,15 +150,18 @@ class MemoryStore(Store):
 
     def change_account(self, name: str, change: Callable[[str | None, float], tuple[str, T]], now: float) -> T:
         """Change an account; the time is `now`, because no other process writes to this loom."""
-        old = self._accounts.get(name)
-        state, result = change(old, now)
-        if state != old:
-            self._change([JournalLine(account=(name, state))])
-        return result
+
+        def work(_: None) -> T:
+            old = self._accounts.get(name)
+            state, result = change(old, now)
+            self._change([JournalLine(account=(name, state))] if state != old else [])
+            return result
+
+        return self._transact(work)
 
     def accounts(self, prefix: str) -> dict[str, str]:
         """Return the accounts whose names begin with `prefix`."""
-        return {name: state for name, state in self._accounts.items() if name.startswith(prefix)}
+        return {name: state for name, state in list(self._accounts.items()) if name.startswith(prefix)}
 
     # ------------------------------------------------------------------------------------------------------------- mail
 
@@ -182,19 +192,19 @@ class MemoryStore(Store):
         """Forget mail that was settled before that time."""
         self._check_open()
         mail = self._known.mail
-        rows = {row.no: row for row in mail.rows.values() if row.no < mail.last}
+        rows = {row.no: row for row in list(mail.rows.values()) if row.no < mail.last}
         old = [
             TakenMail(row.no, row.entity_id, row.lane, row.taken)
             for row in rows.values()
             if row.taken is not None and get_time(self._decode_line(row.taken)) < before
         ]
-        settled = (rows[mail.no] for mail in select_settled(old, before, self.records))
-        self._change([JournalLine(expired=(row.entity_id, row.key)) for row in settled])
+        settled = [rows[mail.no] for mail in select_settled(old, before, self.records)]
+        self._transact(lambda _: self._change([JournalLine(expired=(row.entity_id, row.key)) for row in settled]))
 
     def faults(self) -> Iterator[str]:
         """Yield where the stored mail contradicts the lines."""
         places = self._known.places
-        for row in self._known.mail.rows.values():
+        for row in list(self._known.mail.rows.values()):
             if row.taken is not None:
                 try:
                     record = self._decode_line(row.taken)
@@ -239,8 +249,8 @@ class MemoryStore(Store):
 
     def list_submissions(self, after: str = "", limit: int = 500) -> list[SubmissionRow]:
         """Return submissions of all queues, by their ids."""
-        rows = self._known.submissions.rows
-        return [rows[id] for id in heapq.nsmallest(limit, (id for id in list(rows) if id > after))]
+        rows = [item for item in list(self._known.submissions.rows.items()) if item[0] > after]
+        return [row for _, row in heapq.nsmallest(limit, rows)]
 
     def find_submission(self, id: str) -> SubmissionRow | None:
         """Return the submission with that id."""
@@ -286,13 +296,24 @@ class MemoryStore(Store):
         replace_file = self._rewrite(erased)
 
         def complete() -> int:
-            replace_file()
-            self._apply_erased(erased)
+            removed = self._replace(erased, replace_file)
             for entity in (*wanted.entities, *wanted.forks):
                 self._checkpoints.pop(entity, None)
-            return len(erased.blobs)
+            return removed
 
         return complete
+
+    def _replace(self, erased: Erased, replace_file: Callable[[AbstractSet[str]], None]) -> int:
+        """Make these changes, for which a new file was prepared; return how many blobs were removed.
+
+        A blob stays if mail or a timer refers to it that has come since the changes were planned.
+        """
+        with self._writing:
+            late = self._find_blobs_of_waiting(erased.blobs, self._known.mail.list_waiting_after(erased.last_mail))
+            replace_file(late)
+            unused = erased.blobs - late
+            self._apply_erased(erased._replace(blobs=unused))
+        return len(unused)
 
     def _erase(self, wanted: Erasure, leases: Mapping[str, int]) -> Erased:
         """Return the changes that forget entities; nothing is changed yet."""
@@ -316,8 +337,7 @@ class MemoryStore(Store):
                 mail.setdefault(row.no, (row, blank))
         names = {name for name, entity in known.names.items() if entity in wanted.entities}
         schedules = [timer.id for timer in self.timers() if is_schedule_for(timer, wanted.entities, names)]
-        erased = Erased(tombstones, plan, mail, schedules, names)
-        return erased._replace(blobs=self._find_unused_blobs(erased))
+        return self._plan_blobs(Erased(tombstones, plan, mail, schedules, names))
 
     def _select_mail(self, entity: str) -> Iterator[MailRow]:
         """Yield the mail of an entity: in its own inbox, or in that of its root for it."""
@@ -329,16 +349,24 @@ class MemoryStore(Store):
             ):
                 yield row
 
-    def _find_unused_blobs(self, erased: Erased = NOTHING_ERASED) -> AbstractSet[str]:
-        """Return the digests of the blobs that neither a record nor waiting mail refers to."""
-        digests, used = set(self._blobs), set[str]()
+    def _plan_blobs(self, erased: Erased = NOTHING_ERASED) -> Erased:
+        """Return the same changes, and the removal of the blobs that nothing refers to after them."""
+        mail = self._known.mail
+        last, digests, used = mail.last, set(self._blobs), set[str]()
         if digests:
             for number, line in self.lines():
                 used.update(find_blobs_in_line(erased.lines.get(number, line), digests))
-            for row, line in self._known.mail.read_lines():
-                if row.taken is None and row.no not in erased.mail:
-                    used.update(find_blobs_in_mail(line, digests))
-        return digests - used
+            rows = (row for row in mail.list_waiting_after(0) if row.no not in erased.mail)
+            used |= self._find_blobs_of_waiting(digests, rows)
+        return erased._replace(blobs=digests - used, last_mail=last)
+
+    def _find_blobs_of_waiting(self, digests: AbstractSet[str], rows: Iterable[MailRow]) -> AbstractSet[str]:
+        """Return which of these blobs are those of this waiting mail, or of timers."""
+        mail, timers = self._known.mail, self._known.timers.list_all()
+        return {
+            *(digest for row in rows for digest in find_blobs_in_mail(mail.get_line(row), digests)),
+            *(digest for _, _, line in timers for digest in find_blobs_in_timer(line, digests)),
+        }
 
     def _apply_erased(self, erased: Erased) -> None:
         known = self._known
@@ -365,24 +393,24 @@ class MemoryStore(Store):
             if header.lasting and header.scoped_name == name:
                 self._known.names[name] = header.entity_id
 
-    def _rewrite(self, erased: Erased = NOTHING_ERASED) -> Callable[[], None]:  # noqa: ARG002  # a store with a file does
-        """Write the loom after these changes to a new file; return a function that puts it in the file's place."""
-        return lambda: None
+    def _rewrite(self, erased: Erased = NOTHING_ERASED) -> Callable[[AbstractSet[str]], None]:  # noqa: ARG002  # a store with a file does
+        """Write the loom after these changes to a new file; return a function that puts it in the file's place.
+
+        That function takes the digests of blobs that are kept after all.
+        """
+        return lambda _: None
 
     def drop_unused_blobs(self) -> int:
-        """Delete the blobs that neither a record nor waiting mail refers to; return their number."""
-        erased = Erased(blobs=self._find_unused_blobs())
-        if erased.blobs:
-            self._rewrite(erased)()
-            self._apply_erased(erased)
-        return len(erased.blobs)
+        """Delete the blobs that no record, waiting mail or timer refers to; return their number."""
+        erased = self._plan_blobs()
+        return self._replace(erased, self._rewrite(erased)) if erased.blobs else 0
 
     def scrub(self) -> None:
         """Do nothing: replaced lines are gone already."""
 
     def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
         """Return root entities that have ended and are not forgotten, after that one."""
-        places = iter(self._known.places.items())
+        places = iter(list(self._known.places.items()))
         if after is not None:
             places = itertools.dropwhile(lambda item: item[0] != after, places)
             next(places, None)
@@ -429,7 +457,7 @@ class MemoryStore(Store):
     def renew(self, owner: str, ttl: float) -> None:
         """Let all leases of `owner` last until `ttl` seconds from now."""
         until, leases = read_boot_clock() + ttl, self._known.leases
-        leases.update({id: holder._replace(left=until) for id, holder in leases.items() if holder.owner == owner})
+        leases.update({id: holder._replace(left=until) for id, holder in [*leases.items()] if holder.owner == owner})
 
     def is_held(self, entity_id: str) -> bool:  # noqa: ARG002  # whichever it is
         """Return False: no other process opens the store."""

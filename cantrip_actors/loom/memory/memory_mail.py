@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from itertools import islice, takewhile
+from itertools import islice
 
 from cantrip_actors.loom.stores.rules import Plan, Waiting
 from cantrip_actors.records.mail import MailRow
 
+_Lanes = tuple[OrderedDict[int, bytes], OrderedDict[int, bytes]]
+_NO_LANES: _Lanes = (OrderedDict(), OrderedDict())
+
 
 class MailIndex:
-    """All mail of a loom. Taking and counting is O(1)."""
+    """All mail of a loom. Taking and counting is O(1).
+
+    Reading copies in one step what another thread may change meanwhile.
+    """
 
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str], MailRow] = {}
@@ -19,7 +25,7 @@ class MailIndex:
         self.last = 0
         """The highest number."""
         self._waiting: dict[int, MailRow] = {}
-        self._lanes: dict[str, tuple[OrderedDict[int, bytes], OrderedDict[int, bytes]]] = {}
+        self._lanes: dict[str, _Lanes] = {}
         """For each entity with waiting mail, and each lane: the lines by their numbers. (Not a dict: removing from the
         front of one makes it slow.)"""
 
@@ -29,14 +35,13 @@ class MailIndex:
 
     def list_pending(self, entity: str, limit: int) -> list[tuple[int, bytes]]:
         """Return numbers and lines of waiting mail, control lane first."""
-        control, intents = self._lanes.get(entity, ((), ()))
-        pending = [(no, control[no]) for no in islice(control, limit)]
-        return pending + [(no, intents[no]) for no in islice(intents, limit - len(pending))]
+        control, intents = self._lanes.get(entity, _NO_LANES)
+        pending = [*islice(control.items(), limit)]
+        return [*pending, *islice(intents.items(), limit - len(pending))]
 
     def list_waiting_after(self, no: int) -> list[MailRow]:
         """Return the waiting mail with a higher number, in order."""
-        newest = takewhile(lambda row: row.no > no, reversed(self._waiting.values()))
-        return [*newest][::-1]
+        return [row for row in [*self._waiting.values()] if row.no > no] if no < self.last else []
 
     def list_entities(self) -> list[str]:
         """Return the entities with waiting mail."""
@@ -44,13 +49,17 @@ class MailIndex:
 
     def count(self, entity: str) -> Waiting:
         """Count an entity's waiting mail by going through all of it."""
-        control, intents = self._lanes.get(entity, ((), ()))
+        control, intents = self._lanes.get(entity, _NO_LANES)
         return Waiting(len(control), len(intents), sum(self._waiting[no].loads for no in (*control, *intents)))
 
     def read_lines(self) -> Iterator[tuple[MailRow, bytes]]:
         """Yield every mail by its number, and its line if it waits."""
         for row in sorted(self.rows.values()):
-            yield row, b"" if row.taken is not None else self._lanes[row.entity_id][row.lane][row.no]
+            yield row, self.get_line(row)
+
+    def get_line(self, row: MailRow) -> bytes:
+        """Return the line of a mail, if it waits."""
+        return self._lanes.get(row.entity_id, _NO_LANES)[row.lane].get(row.no, b"")
 
     def replace(self, row: MailRow, taken: MailRow) -> None:
         """Put a row of taken mail in the place of another one."""
@@ -78,7 +87,7 @@ class MailIndex:
 
     def take_all(self, entity: str, number: int) -> None:
         """Mark all waiting mail of an entity as taken by the record with that number."""
-        for lane in self._lanes.get(entity, ()):
+        for lane in self._lanes.get(entity, _NO_LANES):
             for no in list(lane):
                 self.take(self._waiting[no], number)
 

@@ -20,14 +20,16 @@ class SubmissionIndex:
         """Return the first submissions of a queue after a position."""
         order = self._orders.get(queue, [])
         first = bisect_right(order, after)
-        return [self.rows[position.id] for position in order[first : first + limit]]
+        rows = (self.rows.get(position.id) for position in order[first : first + limit])
+        return [row for row in rows if row is not None]  # another thread may have removed it meanwhile
 
     def count(self, queue: str, lowest: int) -> int:
         """Return how many submissions of at least this priority wait in a queue."""
         return bisect_left(self._orders.get(queue, []), SubmissionPosition(1 - lowest, 0.0, ""))
 
     def add(self, row: SubmissionRow) -> None:
-        """Add a submission."""
+        """Add a submission, in place of one with its id: a file may have been rewritten while it was added."""
+        self.remove(row.id)
         self.rows[row.id] = row
         insort(self._orders.setdefault(row.queue, []), row.position)
 

@@ -30,7 +30,8 @@ class TimerIndex:
         """Return the lines of the first timers after a position that are due at `until`."""
         first = bisect_right(self._order, after)
         positions = (position for position in self._order[first : first + limit] if position.due <= until)
-        return [self._rows[position.entity_id][position.id][-1] for position in positions]
+        lines = (self.find(position.entity_id, position.id) for position in positions)
+        return [line for line in lines if line is not None]  # another thread may have removed it meanwhile
 
     def find_next(self, after: float) -> float | None:
         """Return when the first timer after a time is due."""

@@ -22,9 +22,11 @@ from functools import cache
 from typing import Any, NoReturn, TypeVar
 
 from cantrip_actors.loom.reading.view import Loom
+from cantrip_actors.loom.stores.facts import EntityFacts, WithRecords
+from cantrip_actors.loom.stores.lease import QuarantineRow
 from cantrip_actors.loom.stores.selection import EVERYTHING, ListedEntity, Page, Selection
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Header, Record, Requested, get_images, replace_images
+from cantrip_actors.records.records import Header, Record, get_images, replace_images
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
@@ -121,7 +123,7 @@ def redacted_loom(loom: Loom, redactor: Redactor, *, show_images: bool = True) -
 
 
 class RedactedLoom(Loom):
-    """A loom that redacts each record and header that it reads; its other results are derived from these."""
+    """A loom that redacts each record, header and quarantine that it reads; it derives the rest from these."""
 
     def __init__(self, loom: Loom, redactor: Redactor, *, show_images: bool = True) -> None:
         store, checks = loom._store, loom._checks  # noqa: SLF001  # one loom, shown differently
@@ -165,11 +167,6 @@ class RedactedLoom(Loom):
             page.next,
         )
 
-    def open_request(self, entity_id: str) -> Requested | None:
-        """Return the redacted request that an entity waits with for a person."""
-        requested = self._loom.open_request(entity_id)
-        return None if requested is None else redact_record(requested, self._redactor)
-
     def read_since(
         self, number: int, limit: int = 500, *, settled: bool = False
     ) -> tuple[list[tuple[int, Record]], int]:
@@ -178,8 +175,24 @@ class RedactedLoom(Loom):
         return [(number, redact_record(record, self._redactor)) for number, record in records], last
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
-        records = self._loom._read(entity_id, after=after, limit=limit)  # noqa: SLF001  # likewise
+        return self._redact(self._loom._read(entity_id, after=after, limit=limit))  # noqa: SLF001  # likewise
+
+    def _read_newest(self, entity_id: str, limit: int) -> Sequence[Record]:
+        return self._redact(self._loom._read_newest(entity_id, limit))  # noqa: SLF001  # likewise
+
+    def _redact(self, records: Sequence[Record]) -> Sequence[Record]:
         return [redact_record(record, self._redactor, show_images=self._show_images) for record in records]
+
+    def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts:
+        """Return the redacted facts of an entity, with all of its records if any are wanted."""
+        facts = self._loom.facts(entity_id, with_records)
+        records = self._read(entity_id) if facts.records or facts.checkpoint else ()
+        return facts._replace(header=redact_record(facts.header, self._redactor), checkpoint=None, records=records)
+
+    def quarantines(self) -> dict[str, QuarantineRow]:
+        """Return the quarantines of root entities, redacted."""
+        rows = self._loom.quarantines().items()
+        return {entity_id: row._replace(why=self._redactor.text(row.why)) for entity_id, row in rows}
 
     def checkpoint(self, entity_id: str) -> None:  # checkpoints are not shown
         """Return None: a checkpoint contains the unredacted state."""

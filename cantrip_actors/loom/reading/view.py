@@ -263,6 +263,9 @@ class Loom:
         check(is_whole(after, -1), "after", "a position, or -1 for the beginning", after, LoomError)
         return self._store.records(entity_id, after=after, limit=limit) if self._is_here(entity_id) else ()
 
+    def _read_newest(self, entity_id: str, limit: int) -> Sequence[Record]:
+        return self._store.newest(entity_id, limit)
+
     def check_chain(self, root: str, *, after: int = -1) -> None:
         """Raise DamagedLoom if a record of a root entity's tree was changed, moved or removed since a position."""
         check(is_whole(after, -1), "after", "a position, or -1 for the beginning", after, LoomError)
@@ -302,6 +305,8 @@ class Loom:
 
         It costs as much as these turns, and the entity's rewards. Raises LoomError for an unknown entity.
         """
+        check(is_whole(after, 0), "after", "the sequence of a turn, or 0 for the beginning", after, LoomError)
+        check(is_whole(limit, 1), "limit", "a number of turns, from 1", limit, LoomError)
         header, skipped = self.header(entity_id), 0
         while True:
             start = self._find_turn_end(entity_id, after - skipped)
@@ -310,7 +315,7 @@ class Loom:
                 break
             skipped = min(after, 2 * skipped + 1)  # the utterance that the first of these turns continues is earlier
         before, after_all = split_asides(self._store.asides(entity_id), start)
-        last = self._store.newest(entity_id, 1) if self.is_forgotten(entity_id) else ()
+        last = self._read_newest(entity_id, 1) if self.is_forgotten(entity_id) else ()
         self._check(entity_id, start, len(records))
         found = read_turns([header, *before, *records, *after_all, *last])
         return [turn for turn in found if turn.sequence > after][:limit]
@@ -361,7 +366,7 @@ class Loom:
         """Return what `find` finds in as few of an entity's newest records as possible."""
         if not self.has(entity_id):
             raise UnknownEntity(entity_id)
-        return self._search(partial(self._store.newest, entity_id), find)
+        return self._search(partial(self._read_newest, entity_id), find)
 
     def newest_records(self, entity_id: str, cut: Callable[[Sequence[Record]], Sequence[Record]]) -> Sequence[Record]:
         """Return what `cut` leaves of an entity's records; it takes some away at the front, or none.

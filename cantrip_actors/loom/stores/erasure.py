@@ -12,7 +12,7 @@ from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import decode_mail
 from cantrip_actors.records.records import ForgottenRecord, Record, get_images, get_snapshot
 from cantrip_actors.records.tenant import scope_name
-from cantrip_actors.records.timers import Timer
+from cantrip_actors.records.timers import Timer, decode_timer
 from cantrip_actors.records.tombstone import TombstoneSum, make_tombstone, read_length
 from cantrip_actors.terms.errors import LoomError
 
@@ -104,6 +104,12 @@ def find_blobs_in_mail(line: bytes, known: AbstractSet[str]) -> Iterator[str]:
     """Yield the digests in `known` of a mail's images, given its line."""
     if _has_mention(line, known):
         yield from (image.digest for image in decode_mail(line).images if image.digest in known)
+
+
+def find_blobs_in_timer(line: bytes, digests: AbstractSet[str]) -> Iterator[str]:
+    """Yield those of `digests` that are of the images of a timer's mail, given its line."""
+    if _has_mention(line, digests) and (mail := decode_timer(line).mail) is not None:
+        yield from (image.digest for image in mail.images if image.digest in digests)
 
 
 def _list_blobs(record: Record) -> list[str]:

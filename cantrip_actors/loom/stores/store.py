@@ -268,29 +268,34 @@ class Store(LeaseStore):
         """Remove deleted content from the store's free space, as far as possible; it may take long."""
 
     def snapshot(self) -> AbstractContextManager[object]:
-        """Make all reads inside the block see one state. A JSONL file that is open read-only always does."""
+        """Make all reads inside the block see one state. A JSONL file that is open read-only always does.
+
+        A block inside of another one sees the state of the outer one.
+        """
         return nullcontext()
 
     @abstractmethod
     def drop_unused_blobs(self) -> int:
-        """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
+        """Delete the blobs that no record, waiting mail or timer refers to; return how many."""
 
     @abstractmethod
     def ended_roots(self, after: str | None = None, limit: int = 100) -> list[str]:
         """Return root entities that have ended and are not forgotten, in order of creation, after that entity."""
 
-    def post(self, mails: Sequence[Mail]) -> list[MailRow | Refusal]:
+    def post(self, mails: Sequence[Mail], *, most: int | None = None) -> list[MailRow | Refusal]:
         """Post mail, all in one transaction; on return it is as durable as the store promises.
 
         Returns for each mail its row, or the error for mail that is not accepted: KeyUsed, InboxFull, EntityEnded, or
         another LoomError (there is no such entity). A mail with the key and content of an earlier one gets the earlier
         row. Raises LoomError if nothing can be written, and Unsure if it cannot know: then post the same again.
+
+        `most` is how much mail may wait in a lane, in place of `max_waiting`.
         """
 
         def work(db: Any) -> list[MailRow | Refusal]:
             _, numbers = self._look_up(db, mails=mails)
             plan = Plan()
-            mail_plan = MailPlan(plan, self._known, self.max_waiting, numbers)
+            mail_plan = MailPlan(plan, self._known, self.max_waiting if most is None else most, numbers)
             results = [mail_plan.post(mail) for mail in mails]
             if plan.posted:
                 self._write(db, plan)
@@ -705,7 +710,7 @@ class Store(LeaseStore):
             raise DamagedLoom(f"mail {no} of {self.where} is damaged: {error}. {REPAIR}") from error
         return Pending(no, replace(mail, images=bind_images(mail.images, self.blob)) if mail.images else mail)
 
-    def _decode_timer(self, line: str | bytes) -> Timer:
+    def _decode_timer(self, line: bytes) -> Timer:
         """Return the timer of its line; the bytes of its mail's images are read on first use."""
         timer = decode_timer(line)
         mail = timer.mail

@@ -161,7 +161,7 @@ class MailTables(NodeTables):
 
     def _fetch_timers(self, query: str, *values: Any) -> list[Timer]:
         rows = self._fetch_rows(query, *values)
-        return [self._decode_timer(decode_text(line)) for (line,) in rows]
+        return [self._decode_timer(decode_text(line).encode()) for (line,) in rows]
 
     def _read_timer_lines(self, db: Connection, which: Sequence[tuple[str, str]]) -> list[bytes | None]:
         query = f"select line from timers where entity = ? and id = ? {self._row_locked}"  # noqa: S608  # our own words

@@ -82,7 +82,7 @@ def _find_timer_faults(fetch: Fetch) -> Iterator[str]:
             owner = decode_optional_text(entity) or ""
             named = f"timer {decode_text(id)}{f' of entity {owner}' if owner else ''}"
             try:
-                timer = decode_timer(decode_text(line))
+                timer = decode_timer(decode_text(line).encode())
             except LoomError as error:
                 yield f"{named}: {error}"
                 continue

@@ -23,6 +23,7 @@ from cantrip_actors.loom.stores.erasure import (
     check_ended,
     find_blobs_in_line,
     find_blobs_in_mail,
+    find_blobs_in_timer,
     is_schedule_for,
     make_blank_key,
 )
@@ -72,7 +73,7 @@ class _Doomed(NamedTuple):
 
 
 class _Uses(NamedTuple):
-    """The blobs, out of some, that are used by records and mail up to a given record and mail."""
+    """The blobs, out of some, that are used by timers, and by records and mail up to a given record and mail."""
 
     digests: AbstractSet[str]
     record: int
@@ -152,7 +153,7 @@ class ForgettingTables(MailTables):
 
     def _read_schedules(self) -> list[Timer]:
         rows = self._fetch_rows(_SCHEDULES, SCHEDULES)
-        return [decode_timer(decode_text(line)) for (line,) in rows]
+        return [decode_timer(decode_text(line).encode()) for (line,) in rows]
 
     def _find_uses(
         self, digests: Collection[str], doomed: Collection[int] = (), doomed_mail: Collection[int] = ()
@@ -233,7 +234,7 @@ class ForgettingTables(MailTables):
             place.tree.waiting = Waiting(*counts)
 
     def drop_unused_blobs(self) -> int:
-        """Delete the blobs that neither a record nor waiting mail refers to; return how many."""
+        """Delete the blobs that no record, waiting mail or timer refers to; return how many."""
         digests = set(self.blobs())
         uses = self._find_uses(digests)
         return self._transact(lambda db: self._delete_blobs(db, digests, uses))
@@ -303,7 +304,7 @@ def _list_used(
     doomed: Collection[int] = (),
     doomed_mail: Collection[int] = (),
 ) -> set[str]:
-    """Return which of these blobs are used by records and waiting mail since some record and some mail."""
+    """Return which of these blobs are used by timers, and by records and waiting mail since some record and mail."""
     used: set[str] = set()
     at = since.record
     while rows := fetch(_WITH_BLOBS, at, '%"digest":%', '%"snapshot":%', MANY):
@@ -317,6 +318,8 @@ def _list_used(
         for no, line in rows:
             if no not in doomed_mail:
                 used.update(find_blobs_in_mail(decode_text(line).encode(), digests))
+    for (line,) in fetch(_TIMERS_WITH_BLOBS, '%"digest":%'):
+        used.update(find_blobs_in_timer(decode_text(line).encode(), digests))
     return used
 
 
@@ -331,6 +334,7 @@ _WITH_BLOBS = (
     "select seq, entity, body from records where seq > ? and (body like ? or body like ?) order by seq limit ?"
 )
 _MAIL_WITH_BLOBS = "select no, line from mail where taken is null and no > ? and line like ? order by no limit ?"
+_TIMERS_WITH_BLOBS = "select line from timers where line like ?"
 _LATEST_OF_NAME = """
 select tenant, name from entities where no = ? and lasting and name is not null and not exists
   (select 1 from entities later where later.name = entities.name and later.tenant = entities.tenant

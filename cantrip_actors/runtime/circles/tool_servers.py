@@ -20,6 +20,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mappi
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar, Final, NamedTuple
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -221,7 +222,6 @@ class ServerInUse:
     async def hold(self) -> None:
         """Count one more user of the server, and start its actor if it does not run."""
         self.users += 1
-        self.pool.known[self.server.connection] = self
         await self.start()
 
     async def release(self) -> None:
@@ -232,7 +232,6 @@ class ServerInUse:
                 if self.users or self.started_at is None:
                     return
                 self.started_at = None
-                self.pool.known.pop(self.server.connection, None)
                 with contextlib.suppress(ChildNotFound, CallError):
                     await self.pool.supervisor.terminate_child(self.supervisor)
 
@@ -274,14 +273,15 @@ class ToolServers:
         """Puts a server's questions to people."""
         self.note = note
         """Handles the facts that no record contains: how long connections lasted."""
-        self.known: dict[Hashable, ServerInUse] = {}
+        self._known: WeakValueDictionary[Hashable, ServerInUse] = WeakValueDictionary()
+        """The servers that anything refers to, so that all entities with a server have one connection."""
         self.numbers = itertools.count()
         self._warned: set[str] = set()
         """The ids of cantrips whose risks were logged."""
 
     def supervise(self) -> DynamicSupervisor:
         """Return a new incarnation of that supervisor, without children."""
-        for used in self.known.values():
+        for used in self._known.values():
             used.started_at = None
         return DynamicSupervisor(max_restarts=100)
 
@@ -355,7 +355,7 @@ class ToolServers:
         return list(dict.fromkeys(map(self._find, servers)))
 
     def _find(self, server: ToolServer) -> ServerInUse:
-        return self.known.setdefault(server.connection, ServerInUse(server, self))
+        return self._known.setdefault(server.connection, ServerInUse(server, self))
 
     @contextlib.asynccontextmanager
     async def use(self, server: ToolServer) -> AsyncGenerator[HeldServer]:

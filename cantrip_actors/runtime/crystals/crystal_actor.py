@@ -218,8 +218,7 @@ class CrystalActor(Actor):
             if not watched:
                 await self._news.wait()
                 continue
-            handles = [one.handle for one in watched]
-            look = await attempt(partial(posting.look, handles))
+            look = await attempt(partial(self._look, posting, [one.handle for one in watched]))
             if isinstance(look, Failure):
                 why = text_of(look.exception)
                 _log.warning("posted queries cannot be looked at", crystal=self._name, why=why)
@@ -231,6 +230,9 @@ class CrystalActor(Actor):
                 with anyio.move_on_after(max(BREATH, look.seconds)):
                     await self._news.wait()
                 await anyio.sleep(BREATH)  # many entities begin to wait together
+
+    async def _look(self, posting: PostingCrystal, handles: Sequence[Any]) -> Look:
+        return Look.read(await posting.look(handles), len(handles))
 
     async def _abandon(self, posting: PostingCrystal, handle: Any) -> None:
         failed = await attempt(partial(posting.abandon, handle))

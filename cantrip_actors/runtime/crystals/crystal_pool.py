@@ -5,7 +5,8 @@ object. If no entity uses it, its actor stays only while it is among the newest 
 makes a crystal for every cast does not fill the tree with actors.
 
 A crystal with fallbacks uses the actors of its member crystals. Each member has one actor for all of its users, so its
-limits hold for all of them together.
+limits hold for all of them together. So a crystal has one entry as long as anything refers to it: an entity, a crystal
+with fallbacks, or the list of unused ones.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import anyio
 
@@ -44,7 +46,7 @@ from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, Dy
 IDLE = 64
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class InUse:
     """A crystal, and the actor that queries it."""
 
@@ -83,7 +85,8 @@ class Crystals:
     def __init__(self, supervisor: SupervisorRef, draw: Draw | None = None) -> None:
         self.supervisor = supervisor
         self._draw = draw
-        self._known: dict[str | int, InUse] = {}
+        self._known: WeakValueDictionary[str | int, InUse] = WeakValueDictionary()
+        self._named: list[InUse] = []
         self._idle: OrderedDict[int, InUse] = OrderedDict()
 
     def supervise(self) -> DynamicSupervisor:
@@ -103,6 +106,8 @@ class Crystals:
             found = self._known[key] = InUse(resolved, key, ActorRef(), below, draw=self._draw)
             if isinstance(key, int):
                 self._idle[key] = found
+            else:
+                self._named.append(found)
         return found
 
     async def hold(self, used: InUse) -> None:
@@ -120,7 +125,6 @@ class Crystals:
             self._count(one)
         used.users += 1
         if isinstance(used.key, int):
-            self._known[used.key] = used  # it may have been removed since `find` returned it
             self._idle.pop(used.key, None)
 
     async def _start(self, used: InUse) -> None:
@@ -145,8 +149,7 @@ class Crystals:
             return
         self._idle[used.key] = used
         while len(self._idle) > IDLE:
-            key, oldest = self._idle.popitem(last=False)
-            del self._known[key]
+            _, oldest = self._idle.popitem(last=False)
             if oldest.started:
                 oldest.started = False
                 with anyio.CancelScope(shield=True):
@@ -173,7 +176,8 @@ class Crystals:
 
         `now` is the time of the event loop.
         """
-        found = [one.incarnation for one in list(self._known.values()) if one.started]
+        entries = (entry() for entry in self._known.valuerefs())
+        found = [used.incarnation for used in entries if used is not None and used.started]
         return [incarnation.get_status(now) for incarnation in found if incarnation is not None]
 
     async def ask_status(self) -> list[CrystalStatus]:

@@ -23,7 +23,7 @@ from cantrip_actors.runtime.entity.cell import Bound, Cell
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from cantrip_actors.terms.image import MessageParts
-from cantrip_actors.terms.messages import Invocation, Message, Response
+from cantrip_actors.terms.messages import Invocation, Message, Response, Usage
 from cantrip_actors.terms.tool_server import SampleAnswer, SampleRequest, SamplingRefused
 
 ANSWERS: Final = 10
@@ -40,6 +40,7 @@ class Sampling:
     """Answers the server of one call with the crystal `bound`.
 
     `record` writes and folds records of the entity, and `find_spent` returns its budget that is used up, if any.
+    `charge` books the usage of a query whose answer the server does not get.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class Sampling:
         cell: Cell,
         bound: Bound,
         turn_id: str,
+        *,
         record: Callable[[Sequence[Record]], Awaitable[None]],
         find_spent: Callable[[], Spent | None],
+        charge: Callable[[Usage], None],
     ) -> None:
         self._core = core
         self._cell = cell
@@ -57,6 +60,7 @@ class Sampling:
         self._turn_id = turn_id
         self._record = record
         self._find_spent = find_spent
+        self._charge = charge
         self._turn = anyio.Lock()
         self._writing = anyio.Lock()
         self._count = 0
@@ -77,10 +81,11 @@ class Sampling:
             options = {"max_tokens": min(request.max_tokens, TOKENS)}
             instrument = self._core.instrument
             retried = make_retry_callback(instrument, self._cell, self._bound)
-            query = Query(Invocation(messages, (), None), options, retried=retried)
+            query = Query(Invocation(messages, (), None), options, retried=retried, charge=self._charge)
             began = anyio.current_time()
             reply = await query_crystal(instrument, self._cell, self._bound, query)
             if not isinstance(reply, Response):
+                self._charge(reply.usage)
                 raise SamplingRefused("the model gives no answer now")
             seconds = anyio.current_time() - began
             await self._record_answer(request, reply)
@@ -106,6 +111,7 @@ class Sampling:
         with anyio.CancelScope(shield=True):
             async with self._writing:
                 if self._is_closed:
+                    self._charge(reply.usage)
                     raise SamplingRefused("its call has ended")
                 try:
                     await self._record([sampled])

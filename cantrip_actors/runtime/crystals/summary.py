@@ -7,7 +7,7 @@ loom has every turn.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.machine.actions import Remember
@@ -19,7 +19,7 @@ from cantrip_actors.runtime.entity.unavailable import call_until_available
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.terms.companion import Here
 from cantrip_actors.terms.image import add_labels
-from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response
+from cantrip_actors.terms.messages import NO_USAGE, Invocation, Message, Response, Usage
 
 INSTRUCTION = (
     "You keep an agent's memory. Below are turns of its work that it will no longer see. Write down, as briefly as you "
@@ -30,8 +30,13 @@ INSTRUCTION = (
 _log = get_logger("cantrip_actors.runtime")
 
 
-async def remember(instrument: Instrument | None, cell: Cell, wanted: Remember, here: Here) -> Remembered:
-    """Return the text that replaces the messages to be folded. Raises the errors of the companion."""
+async def remember(
+    instrument: Instrument | None, cell: Cell, wanted: Remember, here: Here, charge: Callable[[Usage], None]
+) -> Remembered:
+    """Return the text that replaces the messages to be folded. Raises the errors of the companion.
+
+    `charge` books the usage of a query that is cancelled.
+    """
     companion = cell.plan.circle.companion
     recalled = None
     if companion is not None:
@@ -39,21 +44,22 @@ async def remember(instrument: Instrument | None, cell: Cell, wanted: Remember, 
     summary, usage = None, NO_USAGE
     summariser = cell.crystal.summariser or (None if wanted.instructions is None else cell.crystal)
     if summariser is not None:
-        summary, usage = await _summarise(instrument, cell, summariser, wanted)
+        summary, usage = await _summarise(instrument, cell, summariser, wanted, charge)
     text = "\n\n".join(part for part in (recalled, summary) if part)
     return Remembered(text or None, usage)
 
 
 async def _summarise(
-    instrument: Instrument | None, cell: Cell, summariser: Bound, wanted: Remember
-) -> tuple[str | None, Any]:
+    instrument: Instrument | None, cell: Cell, summariser: Bound, wanted: Remember, charge: Callable[[Usage], None]
+) -> tuple[str | None, Usage]:
     instruction = INSTRUCTION if wanted.instructions is None else f"{INSTRUCTION}\n\n{wanted.instructions}"
     messages = [Message("system", instruction), Message("user", "\n\n".join(map(_render, wanted.messages)))]
-    query = Query(Invocation(messages, (), None), retried=make_retry_callback(instrument, cell, summariser))
+    retried = make_retry_callback(instrument, cell, summariser)
+    query = Query(Invocation(messages, (), None), retried=retried, charge=charge)
     reply = await query_crystal(instrument, cell, summariser, query)
     if not isinstance(reply, Response):
         _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))
-        return None, NO_USAGE
+        return None, reply.usage
     return reply.content, reply.usage
 
 

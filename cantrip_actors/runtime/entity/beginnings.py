@@ -175,7 +175,9 @@ class Beginnings:
         async with tree.launcher.lock(lease):
             while (entity_id := await tree.in_store(find)) is None:
                 with anyio.CancelScope(shield=True):
-                    await self._make_idle(name, cantrip, tenant, lease)
+                    is_made = await self._make_idle(name, cantrip, tenant, lease)
+                if not is_made:
+                    await anyio.sleep(POLL_INTERVAL)
         is_offered = cantrip.name is not None and tree.cantrips.find_offered(cantrip.name) is not None
         needs_cantrip = not is_offered or await tree.in_store(partial(self._is_left_behind, entity_id))
         if needs_cantrip:
@@ -193,8 +195,10 @@ class Beginnings:
             return not tree.has_living_node() and unknown.cantrip_id not in tree.store.served()
         return False
 
-    async def _make_idle(self, name: str, cantrip: Cantrip, tenant: str, lease: str) -> None:
-        """Record an entity that waits for its first intent, unless another process has one of that name or makes it."""
+    async def _make_idle(self, name: str, cantrip: Cantrip, tenant: str, lease: str) -> bool:
+        """Record an entity that waits for its first intent, unless one has the name; return False if another process
+        makes it just now.
+        """
         tree = self._tree
         try:
             await tree.claim(lease)
@@ -204,10 +208,10 @@ class Beginnings:
                     await tree.append([Plan.of(complete, identity).make_header(tree.make_moment().at)])
                 tree.scheduler.note_name()
         except Held:
-            await anyio.sleep(POLL_INTERVAL)
+            return False
         finally:
-            if tree.living.find_named(scope_name(tenant, name)) is None:
-                tree.writer.cast(Release(lease))
+            tree.writer.cast(Release(lease))
+        return True
 
     async def _begin_once(self, beginning: Beginning) -> None:
         if not await self._has_begun(beginning.identity.entity_id):
@@ -341,6 +345,18 @@ class Beginnings:
         allowances = self._tree.allowances
         if allowances.is_used and beginning.is_wanted is None:  # a submission was checked when it was made
             await allowances.check(beginning.identity.tenant, beginning.begin.sender or "")
+        name, tenant = beginning.identity.name, beginning.identity.tenant
+        if name is None:
+            return await self._launch_with_tools(beginning, waits=waits)
+        lease = name_lease(scope_name(tenant, check_name("name", name)))
+        async with self._tree.launcher.lock(lease):
+            try:
+                await self._claim_name(name, tenant, lease)
+                return await self._launch_with_tools(beginning, waits=True)
+            finally:  # its log has the name now, or it has not begun
+                self._tree.writer.cast(Release(lease))
+
+    async def _launch_with_tools(self, beginning: Beginning, *, waits: bool) -> Entity:
         if beginning.cantrip.circle.is_complete:
             return await self._launch_complete(beginning, waits=waits)
         async with self._tree.tool_servers.complete(beginning.cantrip) as cantrip:
@@ -356,8 +372,6 @@ class Beginnings:
         released = OneShotEvent() if waits else None
         if cell.start is not None:
             cell.start.released = released
-        if identity.name is not None:
-            await self._claim_name(identity.name, identity.tenant)
         first = self._expect_first(cell)
         entity = Entity(tree, cell.entity_id, identity.name, cell, first, is_beginning=identity.lasting)
         try:
@@ -387,21 +401,17 @@ class Beginnings:
         waiter.is_recorded = True  # the first intent is not mail, so no later incarnation takes it
         return waiter
 
-    async def _claim_name(self, name: str, tenant: str) -> None:
-        """Claim a name, so that no other process can use it before this entity has begun.
-
-        Raises InvalidIntent, NameTaken.
-        """
-        check_name("name", name)
-        error = NameTaken(f'an entity called "{name}" is there already: send to it, or give another name')
-        if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
-            raise error
+    async def _claim_name(self, name: str, tenant: str, lease: str) -> None:
+        """Claim a name, so that no other process can use it before this entity has begun. Raises NameTaken."""
+        held: Held | None = None
         try:
-            await self._tree.claim(name_lease(scope_name(tenant, name)))
-        except Held as held:
-            raise NameTaken(f'another process is about to make an entity called "{name}"') from held
+            await self._tree.claim(lease)
+        except Held as error:
+            held = error
         if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
-            raise error
+            raise NameTaken(f'an entity called "{name}" is there already: send to it, or give another name')
+        if held is not None:
+            raise NameTaken(f'another process is about to make an entity called "{name}"') from held
 
     def find_named(self, name: str, tenant: str = "") -> str | None:
         """Return the id of a tenant's long-lived entity with that name; None if it does not exist or has ended."""

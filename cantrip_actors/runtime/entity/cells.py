@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from typing import Any
-
-import orjson
 
 from cantrip_actors.circle.capability import make_capability
 from cantrip_actors.circle.medium import ProgramLimits
@@ -29,10 +26,12 @@ from cantrip_actors.runtime.crystals.crystal_pool import Crystals
 from cantrip_actors.runtime.entity.cell import Adoption, Bound, Cell, EpisodeCaller, Start
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.time.deadline import Deadline
+from cantrip_actors.terms.bounds import count_bytes
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import EntityEnded, InvalidIntent, LoomError
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.history import NO_HISTORY, History, PastMessage, measure_history, read_history
 from cantrip_actors.terms.image import NO_IMAGES, split_message
@@ -86,18 +85,25 @@ def _check_note(note: Any) -> None:
         return
     if not is_plain(note):
         raise InvalidIntent(f"note: expected JSON data, got {type(note).__name__}")
-    size = len(orjson.dumps(note, default=str))
+    size = _measure_json("note", note)
     if size > MAX_NOTE:
         raise InvalidIntent(f"note: expected at most {MAX_NOTE:,} bytes of JSON, got {size:,}")
 
 
 def _check_size(text: str, context: Any, history: Sequence[PastMessage]) -> None:
     """Raise InvalidIntent for more than MAX_INPUT bytes: handling them would block the event loop."""
-    size = len(text) + measure_history(history)
+    size = count_bytes(text) + measure_history(history)
     if context is not None:
-        with suppress(TypeError):  # orjson cannot encode it: it is small, or the loom refuses its record
-            size += len(orjson.dumps(context, option=orjson.OPT_NON_STR_KEYS))
+        size += _measure_json("context", context)
     check_input_size("the intent, its context and its history have", size)
+
+
+def _measure_json(what: str, data: Any) -> int:
+    """Return the size of data as JSON, in bytes. Raises InvalidIntent for data that have no JSON form."""
+    try:
+        return len(dump_exactly(data))
+    except (TypeError, ValueError) as problem:
+        raise InvalidIntent(f"{what}: expected JSON data, got {problem}") from problem
 
 
 def check_input_size(what: str, size: int) -> None:

@@ -245,12 +245,12 @@ class EntityActor(Actor):
 
     async def _perform(self, action: Action) -> Event:
         """Perform an action and return its event."""
-        self._is_performing = True
-        if self._is_cut:
-            self._cut()
-            await anyio.lowlevel.checkpoint()
         deadline = self._cell.deadline
+        self._is_performing = True
         try:
+            if self._is_cut:
+                self._cut()
+                await anyio.lowlevel.checkpoint()
             if not deadline.is_set:
                 return await self._performer.perform(action)
             with deadline.limit(self._scope):

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import anyio
 
 from cantrip_actors.crystal.images import find_refused_file
-from cantrip_actors.loom import EntityFacts, Held, Quarantined, name_lease
+from cantrip_actors.loom import EntityFacts, Held, Quarantined
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.life import Occasion
 from cantrip_actors.machine.project import Life
@@ -280,9 +280,6 @@ class Launcher:
                 core.cantrips.note_unloaded(cell.entity_id, cell.plan.cantrip.unprovided)
         if core.store.shared:
             core.writer.cast(Release(cell.entity_id))
-            name = cell.plan.scoped_name
-            if name is not None:
-                core.writer.cast(Release(name_lease(name)))
 
     async def adopt(self, entity_id: str, cantrip: Cantrip) -> None:
         """Give a long-lived entity another cantrip: unload it once it is idle, and load it with this one.
@@ -329,17 +326,22 @@ class Launcher:
         """End an entity that no process runs, and its children, in the loom. Raises RuntimeClosed, Held."""
         core, loom = self._core, self._core.loom
         core.check_not_closed()
-        at = core.make_moment().at
-        unfinished = await core.in_store(
-            lambda: [member for member in loom.subtree(entity_id) if not loom.is_over(member)]
-        )
-        await core.claim(entity_id, lift=True)
-        if core.living.get(entity_id) is not None:
-            raise Held(f"entity {entity_id} is being loaded: stop it instead")
-        await core.append([Ended(member, "abandoned", at, why, sender=sender or None) for member in unfinished])
-        for member in unfinished:
-            await self._environment.inboxes.settle_from_log(member)
-        core.writer.cast(Release(entity_id))
+
+        def find_unfinished() -> list[str]:
+            return [member for member in loom.subtree(entity_id) if not loom.is_over(member)]
+
+        async with self.lock(f"load {entity_id}"):
+            try:
+                await core.claim(entity_id, lift=True)
+                if core.living.get(entity_id) is not None:
+                    raise Held(f"entity {entity_id} is being loaded: stop it instead")
+                unfinished, at = await core.in_store(find_unfinished), core.make_moment().at
+                await core.append([Ended(member, "abandoned", at, why, sender=sender or None) for member in unfinished])
+                for member in unfinished:
+                    await self._environment.inboxes.settle_from_log(member)
+            finally:
+                if core.living.get(entity_id) is None:
+                    core.writer.cast(Release(entity_id))
 
     # Checks
 

@@ -103,8 +103,10 @@ class LoadedCells:
         self._background.discard(cell.entity_id)
         self._resting.pop(cell.entity_id, None)
         name = cell.plan.scoped_name
-        if name is not None:
-            self._names.pop(name, None)
+        if (
+            name is not None and self._names.get(name) == cell.entity_id
+        ):  # else this one has ended, and another one has it
+            del self._names[name]
         if cell.parent is not None:
             siblings = self._below[cell.parent.entity_id]
             siblings.remove(cell.entity_id)
@@ -120,9 +122,10 @@ class LoadedCells:
         return entity_id in self._cells
 
     def find_named(self, name: str) -> Cell | None:
-        """Return the cell of the entity of that name, scoped, if it is loaded."""
+        """Return the cell of the entity of that name, scoped, if it is loaded and has not ended."""
         entity_id = self._names.get(name)
-        return None if entity_id is None else self._cells[entity_id]
+        cell = None if entity_id is None else self._cells[entity_id]
+        return None if cell is None or cell.is_over else cell
 
     def list_below(self, entity_id: str) -> list[str]:
         """Return the children of an entity that are loaded."""

@@ -205,7 +205,7 @@ class Performer:
             case Pause():
                 event = await self._pause(action)
             case Remember():
-                event = await remember(self._environment.instrument, self._cell, action, self.make_here())
+                event = await remember(self._environment.instrument, self._cell, action, self.make_here(), self._charge)
             case _:
                 assert isinstance(action, Collect), action
                 event = await self._collect(action)
@@ -350,7 +350,7 @@ class Performer:
         return Query(invocation, self._options, emit, handle, key, since, retried=self._retried, charge=self._charge)
 
     def _charge(self, usage: Usage) -> None:
-        """Have the next record book the usage of a query that was cancelled."""
+        """Have the next record book the usage of a query whose answer is not recorded."""
         live = self._recorder.live
         live.unbooked = live.unbooked + usage
 
@@ -409,7 +409,15 @@ class Performer:
         if used is None or sampler is None:
             return await self._call(action)
         recorder = self._recorder
-        sampling = Sampling(self._environment.core, cell, sampler, action.turn_id, recorder.record, recorder.find_spent)
+        sampling = Sampling(
+            self._environment.core,
+            cell,
+            sampler,
+            action.turn_id,
+            record=recorder.record,
+            find_spent=recorder.find_spent,
+            charge=self._charge,
+        )
         used.samples[cell.entity_id] = sampling.answer
         try:
             result = await self._call(action)

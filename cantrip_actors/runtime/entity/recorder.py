@@ -110,7 +110,7 @@ class StepRecorder:
             cell.episode = EpisodeUnderWay(self.state.episode.number, self.state.episode.key, self._interrupt)
         if records:
             if type(action) is Consult:
-                self.outgoing = make_timers(cell, action.request, moment)
+                self.outgoing = [*self.outgoing, *make_timers(cell, action.request, moment)]
             await self._append(records)
         if self.state.phase is Phase.OVER:
             environment.core.living.change(cell, Change.ENDS)

@@ -36,6 +36,7 @@ from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import check_kind, check_name, check_texts
+from cantrip_actors.terms.bounds import count_bytes
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import (
     CantripError,
@@ -513,7 +514,9 @@ class Entity(Generic[Answer_co]):
         tree, cell = self._tree, self._find_cell()
         tree.check_open()
         _check_sent(key, by)
-        check_input_size(f"{kind}: the text has", sum(len(text) for text in body.values() if isinstance(text, str)))
+        check_input_size(
+            f"{kind}: the text has", sum(count_bytes(text) for text in body.values() if isinstance(text, str))
+        )
         if cell is not None:
             await cell.wait_until_begun()
         root = await tree.look_up_root(self._id)
@@ -541,7 +544,8 @@ class Entity(Generic[Answer_co]):
                 await tree.launcher.abandon(self._id, reason, by)
             except Held:
                 if not is_requested:
-                    await self._post_control("stop", {"reason": reason}, by=by)
+                    with suppress(EntityEnded):  # it has just ended there
+                        await self._post_control("stop", {"reason": reason}, by=by)
                 is_requested = True
                 await anyio.sleep(POLL_INTERVAL)
 

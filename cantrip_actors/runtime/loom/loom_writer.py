@@ -43,7 +43,7 @@ from cantrip_actors.runtime.events.instrument import Instrument, StoreFailed
 from cantrip_actors.runtime.loom.lease_renewal import LeaseRenewal
 from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
 from cantrip_actors.runtime.loom.store_access import StoreAccess
-from cantrip_actors.runtime.mail.inbox import PAGE
+from cantrip_actors.runtime.mail.inbox import read_mail
 from cantrip_actors.terms.errors import CantripError, LoomError
 from cantrip_actors.terms.value import Value
 from supervisors import NO_REPLY, Actor, Caller, Crash, ExitReason
@@ -187,8 +187,8 @@ class WriterListeners(NamedTuple):
 
     publish: Callable[[Sequence[Record]], None]
     """Called with all written records, in order, even if their caller was cancelled meanwhile."""
-    deliver: Callable[[Sequence[Pending]], None]
-    """Called with posted mail that is durable."""
+    deliver: Callable[[Sequence[Pending], str | None], None]
+    """Called with posted mail that is durable, and the root entity for which further mail waits."""
     on_mail: Callable[[str], None]
     """Called with each entity that got mail in another way."""
     on_timer: Callable[[Timer], None]
@@ -471,7 +471,8 @@ class LoomWriter(Actor):
 
     async def _fetch(self, entity_id: str) -> None:
         try:
-            self._listeners.deliver(await self._access.write(partial(self._store.pending, entity_id, PAGE)))
+            mail, has_more = await self._access.write(partial(read_mail, self._store, entity_id))
+            self._listeners.deliver(mail, entity_id if has_more else None)
         except LoomError as error:  # the search after an outage finds it
             self._note_failure(error)
             _log.warning("mail could not be read", entity=entity_id, error=str(error))
@@ -589,15 +590,14 @@ class LoomWriter(Actor):
             rows = await self._access.write(partial(self._store.post, mails))
         except LoomError as error:
             self._note_failure(error)
-            for caller in posts:
-                caller.fail(type(error)(str(error)))
+            _fail_all(posts, error)
             return
         new = [
             Pending(row.no, caller.message.shown)
             for caller, row in zip(posts, rows, strict=True)
             if not isinstance(row, Exception) and row.taken is None
         ]
-        self._listeners.deliver(sorted(new, key=lambda one: one.no))
+        self._listeners.deliver(sorted(new, key=lambda one: one.no), None)
         for caller, row in zip(posts, rows, strict=True):
             caller.reply(row)
 
@@ -615,7 +615,7 @@ class LoomWriter(Actor):
                 new += [Pending(row.no, mail) for row, mail in zip(rows, change.post, strict=True) if row.taken is None]
                 if change.new is not None:
                     self._listeners.on_timer(change.new)
-        self._listeners.deliver(new)
+        self._listeners.deliver(new, None)
         return results
 
     async def _change_submission(self, message: ChangeSubmission) -> bool | CantripError:

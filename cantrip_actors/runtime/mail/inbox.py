@@ -10,12 +10,14 @@ once. Its sender waits for it, and can withdraw the offer until the actor claims
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 import anyio
 
+from cantrip_actors.loom import Store
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.project import find_refusal
 from cantrip_actors.records.mail import CONTROL, Mail, MailKind, Pending, get_key
@@ -26,10 +28,17 @@ from cantrip_actors.terms.errors import CantripError, InvalidIntent, Withdrawn
 from cantrip_actors.terms.outcome import Outcome
 
 PAGE: Final = 1_200
-"""How much mail is read from the store at once. By default less may wait, so one page holds all control mail."""
+"""The most intents of one entity in memory: the store has the others. By default less may wait."""
 
 OFFER: Final = 0
 """The number of mail that is not in the store."""
+
+
+def read_mail(store: Store, root: str) -> tuple[Sequence[Pending], bool]:
+    """Return all control mail that waits for a tree and the first intents, and whether further intents wait."""
+    most = store.count_mail(root).control + PAGE
+    mail = store.pending(root, most)
+    return mail, len(mail) == most
 
 
 class Waiter:
@@ -84,9 +93,9 @@ class Waiter:
 class Inbox:
     """The mail of one entity, and the callers that wait for its episodes.
 
-    `load` reads the oldest untaken mail from the store. `signal`, if the entity is loaded here, notifies its actor.
-    `notify_processes` is called at the end of an episode for which no caller in this process waits: a caller in another
-    process may wait for it.
+    `load` reads the oldest untaken mail from the store, and says whether there is more. `signal`, if the entity is
+    loaded here, notifies its actor. `notify_processes` is called at the end of an episode for which no caller in this
+    process waits: a caller in another process may wait for it.
     """
 
     __slots__ = (
@@ -109,7 +118,7 @@ class Inbox:
     )
 
     def __init__(
-        self, load: Callable[[], Awaitable[Sequence[Pending]]], notify_processes: Callable[[], object]
+        self, load: Callable[[], Awaitable[tuple[Sequence[Pending], bool]]], notify_processes: Callable[[], object]
     ) -> None:
         self._load = load
         self._notify_processes = notify_processes
@@ -177,6 +186,8 @@ class Inbox:
         """
         offers = self._clear(is_recorded)
         self.signal = signal
+        for waiter in chain.from_iterable(self._waiters.values()):
+            waiter.since = None
         await self._read()
         self._intents = offers + self._intents  # they were taken while nothing else waited
 
@@ -200,24 +211,28 @@ class Inbox:
         self._claimed.clear()
         return offers
 
-    def add(self, mail: Sequence[Pending]) -> None:
-        """Add mail that is durable and that no record has taken, and notify the actor."""
+    def add(self, mail: Sequence[Pending], *, has_more: bool = False) -> None:
+        """Add mail that is durable and that no record has taken, and notify the actor.
+
+        `has_more` says that the store has more mail than this, which is its first.
+        """
         if self._arrived is not None:
             self._arrived += mail  # the actor waits until the store is read
-        elif self._insert(mail):
+        elif self._insert(mail, has_more=has_more):
             self.notify_actor()
 
     async def _read(self) -> None:
         """Read the first mail from the store, and insert it."""
         self._arrived = []
         page: Sequence[Pending] = ()
+        has_more = self._has_more
         try:
             with anyio.CancelScope(shield=True):  # mail that arrives meanwhile must not be lost
-                page = await self._load()
+                page, has_more = await self._load()
             self._has_more = False
         finally:
             arrived, self._arrived = self._arrived, None
-            self._insert(page)
+            self._insert(page, has_more=has_more)
             self._insert(arrived or ())
 
     def offer(self, mail: Mail) -> bool:
@@ -247,19 +262,21 @@ class Inbox:
     def may_lack_intents(self, waiting: int) -> bool:
         """Return whether some intents here may have been withdrawn elsewhere; `waiting` is their count in the store."""
         claimed = sum(pending.no != OFFER and pending.mail.lane != CONTROL for pending in self._claimed.values())
-        offers = bisect_right(self._intents, OFFER, key=_get_number)
-        return self._has_more or waiting < claimed + len(self._intents) - offers
+        return self._has_more or waiting < claimed + len(self.list_stored())
 
-    def _insert(self, mail: Sequence[Pending]) -> bool:
-        """Add mail; return whether any of it is new."""
+    def list_stored(self) -> list[int]:
+        """Return the numbers of the intents that are in the store and wait here, oldest first."""
+        return [pending.no for pending in self._intents if pending.no != OFFER]
+
+    def _insert(self, mail: Sequence[Pending], *, has_more: bool = False) -> bool:
+        """Add mail; return whether any of it is new. With `has_more` it is the first mail of the store."""
         # senders that repeat a key at the same moment all get the row of the same mail
         new = list({pending.no: pending for pending in mail if pending.no not in self._known}.values())
-        if len(mail) >= PAGE:
-            self._has_more = True  # the rest is read when this page is taken
+        self._has_more |= has_more  # the rest is read when this page is taken
         for pending in new:
             if pending.mail.lane == CONTROL:
                 insort(self._control, pending, key=_get_number)
-            elif len(self._intents) >= PAGE or (self._has_more and len(mail) < PAGE):
+            elif len(self._intents) >= PAGE or (self._has_more and not has_more):
                 self._has_more = True
                 continue
             else:

@@ -30,7 +30,7 @@ from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.project import find_episode, find_refusal, find_settled_at, has_taken
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
-from cantrip_actors.records.records import Asked, MailRefused
+from cantrip_actors.records.records import Asked, MailRefused, Record
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.cell import Cell
@@ -40,7 +40,7 @@ from cantrip_actors.runtime.loom.loom_writer import Fetch, Post, is_outage
 from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.loom.outages import PATIENCE, Outages
 from cantrip_actors.runtime.mail.hints import Hints
-from cantrip_actors.runtime.mail.inbox import PAGE, Inbox, Waiter, make_refusal_error
+from cantrip_actors.runtime.mail.inbox import Inbox, Waiter, make_refusal_error, read_mail
 from cantrip_actors.runtime.nodes.placing import find_stranding
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import (
@@ -120,12 +120,12 @@ class Inboxes:
             cell.inbox = self.get_inbox(cell.entity_id)
         return cell.inbox
 
-    async def _load(self, entity_id: str) -> Sequence[Pending]:
+    async def _load(self, entity_id: str) -> tuple[Sequence[Pending], bool]:
         cell = self._core.living.get(entity_id)
         root = entity_id if cell is None else cell.root.entity_id
         child = None if root == entity_id else entity_id
-        found = await self._core.in_store(partial(self._core.store.pending, root, PAGE))
-        return [one for one in found if one.mail.child == child]
+        mail, has_more = await self._core.in_store(partial(read_mail, self._core.store, root))
+        return [one for one in mail if one.mail.child == child], child is None and has_more
 
     def detach(self, cell: Cell) -> None:
         """Detach the inbox of a cell that has ended, and fail the callers that will get no outcome here."""
@@ -351,13 +351,16 @@ class Inboxes:
         if self.hints is not None:
             self.hints.send()
 
-    def deliver(self, mail: Sequence[Pending]) -> None:
+    def deliver(self, mail: Sequence[Pending], more_for: str | None = None) -> None:
         """Deliver durable mail to the entities that are loaded here, and load the other ones.
 
-        A tree whose root unloads takes no more mail: it is loaded again.
+        A tree whose root unloads takes no more mail: it is loaded again. `more_for` is the root entity of this mail if
+        the store has more of it.
         """
         by_cell: dict[str, tuple[Cell, list[Pending]]] = {}
         living = self._core.living
+        if more_for is not None and (root := living.get(more_for)) is not None:
+            by_cell[more_for] = root, []
         for one in mail:
             entity_id = one.mail.child or one.mail.entity_id
             cell = living.get(entity_id)
@@ -367,7 +370,7 @@ class Inboxes:
             elif one.mail.loads and not has_root:
                 self.load(one.mail.entity_id)
         for cell, own in by_cell.values():
-            self.attach(cell).add(own)
+            self.attach(cell).add(own, has_more=cell.entity_id == more_for)
             for one in own:
                 self._interrupt_if_urgent(cell, one.mail)
 
@@ -517,17 +520,20 @@ class Inboxes:
 
     async def _load_answered(self) -> None:
         for root in [one for one in self._answered if self._core.living.get(one) is None]:
-            is_answered, asks = await self._core.in_store(partial(self._read_asks, root))
-            self._answered.discard(root)
-            if is_answered:
-                self.load(root)
-                continue
             try:
+                is_answered, asks = await self._core.in_store(partial(self._read_asks, root))
+                self._answered.discard(root)
+                if is_answered:
+                    self.load(root)
+                    continue
                 for ask in asks:
                     await self.listen(ask.to, ask.key, partial(self.note_answer, root))
-            except LoomError:
-                self._answered.add(root)
-                raise
+            except LoomError as error:
+                if is_outage(error):
+                    self._answered.add(root)
+                    raise
+                self._answered.discard(root)
+                _log.warning("a tree that waits for an answer cannot be read", entity=root, error=str(error))
 
     def _read_asks(self, root: str) -> tuple[bool, list[Asked]]:
         """Return whether an entity of a tree has an answer for which it waits, and the questions without an answer."""
@@ -583,16 +589,25 @@ class Inboxes:
         for entity_id, inbox in list(self._inboxes.items()):
             if not inbox.expected:
                 continue
-            if self._core.living.get(entity_id) is not None:
-                await self._settle_withdrawn(entity_id, inbox)
-            else:
-                tip = await self._core.in_store(partial(store.tip, entity_id))
-                if tip is not None and tip.position != inbox.position:
-                    inbox.position = tip.position
-                    await self.settle_from_log(entity_id)
-                if inbox.awaited:
-                    self.load_unless_suspended(entity_id)
-                    await self._fail_stranded(entity_id, inbox)
+            try:
+                await self._check_expected(entity_id, inbox)
+            except LoomError as error:
+                if is_outage(error):
+                    raise
+                self.fail_waiters(entity_id, error)
+
+    async def _check_expected(self, entity_id: str, inbox: Inbox) -> None:
+        """Settle the callers that wait for an entity, as far as other processes have decided."""
+        if self._core.living.get(entity_id) is not None:
+            await self._settle_withdrawn(entity_id, inbox)
+            return
+        tip = await self._core.in_store(partial(self._core.store.tip, entity_id))
+        if tip is not None and tip.position != inbox.position:
+            inbox.position = tip.position
+            await self.settle_from_log(entity_id)
+        if inbox.awaited:
+            self.load_unless_suspended(entity_id)
+            await self._fail_stranded(entity_id, inbox)
 
     async def _settle_withdrawn(self, entity_id: str, inbox: Inbox) -> None:
         """Settle the callers here whose intents, for an entity that is loaded here, another process has withdrawn."""
@@ -602,7 +617,19 @@ class Inboxes:
         waiting = await self._core.in_store(partial(store.count_mail, entity_id))
         if not inbox.may_lack_intents(waiting.intents):
             return
-        inbox.settle_refused(await self._core.in_store(partial(store.records, entity_id)))
+        inbox.settle_refused(await self._core.in_store(partial(self._find_taking, entity_id, inbox.expected)))
+        stored = inbox.list_stored()  # before the store is read: mail may arrive meanwhile
+        mail, has_more = await self._core.in_store(partial(read_mail, store, entity_id))
+        last = mail[-1].no if has_more else math.inf
+        for no in {*stored}.difference(pending.no for pending in mail):
+            if no < last:
+                inbox.remove(no)
+
+    def _find_taking(self, entity_id: str, keys: Sequence[str]) -> list[Record]:
+        """Return the records that have taken the intents with these keys, or withdrawn them."""
+        store = self._core.store
+        taken = (row.taken for key in keys if (row := store.find_mail(entity_id, key)) is not None)
+        return [record for no in taken if no for record in store.records(entity_id, after=no - 1, limit=1)]
 
     async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
         """Fail the callers that have waited long for an entity that no living node of a cluster can run."""

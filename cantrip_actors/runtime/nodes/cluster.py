@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cantrip_actors.loom import Store, mark_gone, this_process
 from cantrip_actors.loom.stores.nodes import NodeRow
-from cantrip_actors.machine.placement import Candidate, Member, can_run
+from cantrip_actors.machine.placement import can_any_run
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.nodes.placing import is_waiting_for_answer, make_candidate, make_member
 from cantrip_actors.runtime.time.queues import QueueStatus
@@ -179,7 +179,7 @@ class Cluster:
         for entity in self._tables.unowned(MANY):
             facts = tree.loom.facts(entity.entity_id)
             candidate = make_candidate(tree, facts)
-            if not is_waiting_for_answer(tree, facts) and not _has_node(candidate, members):
+            if not is_waiting_for_answer(tree, facts) and not can_any_run(candidate, members):
                 found.append(self._describe_stranded(entity.entity_id, "no living node serves its cantrip"))
         return found
 
@@ -206,10 +206,6 @@ class Cluster:
 
 def _count_beginnable(queue: QueueStatus) -> int:
     return min(queue.waiting, MANY if queue.max_running is None else max(0, queue.max_running - queue.running))
-
-
-def _has_node(candidate: Candidate, members: list[Member]) -> bool:
-    return any(can_run(member, candidate, members) for member in members)
 
 
 def _make_view(row: NodeRow) -> NodeView:

@@ -15,7 +15,7 @@ import anyio
 
 from cantrip_actors.machine.project import read_last_reply
 from cantrip_actors.stream.events import EntityEvent, RequestedEvent
-from cantrip_actors.terms.errors import AlreadyDecided, CantripError
+from cantrip_actors.terms.errors import AlreadyDecided, CantripError, RuntimeClosed
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.face.entity import Entity
@@ -83,15 +83,23 @@ async def reply(
 async def rest(
     runtime: Runtime, entity_id: str, episode: Callable[[], Awaitable[T]], *, with_children: bool = True
 ) -> T | Request:
-    """Return what `episode` returns; or first an utterance that waits for a reply. Raises the error of the episode."""
+    """Return what `episode` returns; or first an utterance that waits for a reply.
+
+    Raises the error of the episode, and LoomError.
+    """
     if not await runtime.read(partial(talks, runtime, entity_id)):
         return await episode()
     reached: list[T | Request] = []
-    failed: CantripError | None = None
+    failed: list[CantripError] = []
 
     async def watch() -> None:
         find = partial(find_utterance, runtime, entity_id, with_children=with_children)
-        reached.append(await _wait_for_utterance(runtime, find))
+        try:
+            reached.append(await _wait_for_utterance(runtime, find))
+        except (RuntimeClosed, StopAsyncIteration):
+            return  # the error of the episode says what to do
+        except CantripError as error:
+            failed.append(error)
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
@@ -99,10 +107,10 @@ async def rest(
         try:
             reached.append(await episode())
         except CantripError as error:
-            failed = error
+            failed.append(error)
         tasks.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
+    if not reached:
+        raise failed[0]
     return reached[0]
 
 

@@ -212,7 +212,8 @@ class Scheduler:
 
     async def _begin_queued(self, now: float, start_soon: Callable[..., object], has_news: bool) -> float:  # one caller
         """Begin the submissions that their queues admit; return the seconds until the next poll."""
-        claimed = await self.queues.claim(self._learn_nodes, partial(self._may_begin, now), has_news=has_news)
+        self._failed = {id: until for id, until in self._failed.items() if until > now}
+        claimed = await self.queues.claim(self._learn_nodes, self._may_begin, has_news=has_news)
         for row in claimed.rows:
             self._beginning.add(row.id)
             self.has_fired = True
@@ -220,11 +221,10 @@ class Scheduler:
             self._begins_queued_first = False
         return claimed.delay
 
-    def _may_begin(self, now: float, row: SubmissionRow) -> bool:
+    def _may_begin(self, row: SubmissionRow) -> bool:
         """Return whether a submission to a queue is not beginning, is not set aside, and is not left to nodes."""
-        if self._failed.get(row.id, -math.inf) > now or row.id in self._beginning:
+        if row.id in self._failed or row.id in self._beginning:
             return False
-        self._failed.pop(row.id, None)
         return not self._is_served_by_node(row.cantrip)
 
     async def _begin_unqueued(self, now: float, start_soon: Callable[..., object]) -> bool:
@@ -320,21 +320,18 @@ class Scheduler:
 
     async def _begin_in_queue(self, row: SubmissionRow, now: float) -> None:
         """Begin the entity of a submission that has its place; give the place back if that is not possible."""
-        entity_id = self.queues.make_entity_id(row)
-        self._failed[row.id] = now + RETRY
         try:
-            await self._begin(row, now)
-            if await self._core.in_store(partial(self._core.loom.has_begun, entity_id)):
-                self._failed.pop(row.id, None)
+            if not await self._begin(row, now):
+                self._failed[row.id] = now + RETRY
         finally:
-            self.queues.leave(row.queue, entity_id)
+            self.queues.leave(row.queue, self.queues.make_entity_id(row))
 
-    async def _begin(self, row: SubmissionRow, now: float) -> None:
-        """Begin the entity of a submission, and remove the submission; set it aside if that is not possible now."""
-        cantrip = self._core.cantrips.find_offered(row.cantrip)
+    async def _begin(self, row: SubmissionRow, now: float) -> bool:
+        """Begin the entity of a submission, and remove the submission; return False if it is set aside."""
+        cantrip, is_set_aside = self._core.cantrips.find_offered(row.cantrip), False
         try:
             if cantrip is None:
-                self._retry_at = min(self._retry_at, now + RETRY)
+                is_set_aside = True
             else:
                 with suppress(KeyUsed):  # it has begun, with another version of the cantrip
                     await self.casts.begin_submission(cantrip, row)
@@ -344,10 +341,13 @@ class Scheduler:
         except CantripError as error:
             why = f"{type(error).__name__}: {self._core.guard.redact_error(error)}"
             _log.warning("a submission could not begin", submission=row.id, error=why)
-            self._retry_at = min(self._retry_at, now + RETRY)
+            is_set_aside = True
         finally:
             self._beginning.discard(row.id)
+        if is_set_aside:
+            self._retry_at = min(self._retry_at, now + RETRY)
         self.actor.send(_WAKE)
+        return not is_set_aside
 
     async def _try(self, timer: Timer, fire: Callable[[Timer, float], Awaitable[Timer | None]], now: float) -> None:
         """Fire a timer as often as it is due; set it aside if that is not possible now."""

@@ -8,6 +8,7 @@ import pytest
 from cantrip_actors import Cantrip, Circle, ProviderError, Retry, Runtime, scripted
 from cantrip_actors.crystal.policy.breaker import CircuitOpen
 from cantrip_actors.crystals import Breaker, Limits, anthropic, fallback, limited, openai, worth_another
+from cantrip_actors.runtime.crystals.crystal_pool import IDLE
 from cantrip_actors.stream.wire import AttemptFailed, ItemDelta, ItemStart, ResponseStart
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip
 from cantrip_actors.terms.messages import Message
@@ -243,3 +244,29 @@ async def test_the_loom_records_which_crystal_answered_and_why_others_did_not(tm
     (told,) = [record["metadata"] for record in records if record.get("kind") == "utterance"]
     assert told["crystal"] == "second"
     assert [(one["crystal"], "status 503" in one["error"]) for one in told["fell_back"]] == [("first", True)]
+
+
+@pytest.mark.rule("PROD-2")
+async def test_the_limits_of_a_crystal_hold_for_its_fallbacks_when_many_others_were_used_meanwhile():
+    running = most = 0
+
+    async def answer(_):
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await anyio.sleep(1)
+        running -= 1
+        return "fine"
+
+    member = limited(scripted(answer), concurrency=1)
+    falling_back = fallback(member, scripted(["never"]))
+
+    async with Runtime.open("memory:") as runtime:
+        await runtime.cast(caster(falling_back), "go")
+        for _ in range(IDLE - 1):  # enough to stop the actor of the member, and not that of the fallback
+            await runtime.cast(caster(scripted(["fine"])), "go")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(runtime.cast, caster(member), "go")
+            await anyio.sleep(0.1)
+            tasks.start_soon(runtime.cast, caster(falling_back), "go")
+    assert most == 1
