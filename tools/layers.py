@@ -42,7 +42,9 @@ COMMON = "anyio orjson pydantic structlog"
 ROWS: dict[str, Row] = {
     "supervisors": _row("", "anyio structlog trio typing_extensions"),
     "cantrip_actors.terms": _row(
-        "", "pydantic pydantic_core annotated_types typing_extensions msgspec orjson jsonschema referencing", IMPURE
+        "",
+        "pydantic pydantic_core annotated_types typing_extensions msgspec orjson jsonschema referencing yaml",
+        IMPURE,
     ),
     "cantrip_actors.redact": _row("", "orjson structlog", IMPURE),
     "cantrip_actors.user_code": _row("", "anyio"),

@@ -170,11 +170,9 @@ class Agent:
     async def _continue(self, session: EditorSession, history: SessionHistory) -> None:
         """Show what the entity still does, and send the open requests again, which an earlier editor did not answer."""
         self._follow_servers(session)
-        runtime = self._runtime
         if self._tasks is not None:
             self._tasks.start_soon(session.follow, history)
-        for request in await runtime.read(lambda: list(filter(session.concerns, runtime.requests()))):
-            if self._tasks is not None:
+            for request in history.requests:
                 self._tasks.start_soon(session.ask_user, request)
 
     def _open(

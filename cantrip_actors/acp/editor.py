@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -172,15 +173,18 @@ class Editor:
                 ended = _check_mapping(await self._ask("terminal/wait_for_exit", terminal))
                 output = _check_mapping(await self._ask("terminal/output", terminal))
             except BaseException:
-                with anyio.CancelScope(shield=True), anyio.move_on_after(1, shield=True):
-                    await self._ask("terminal/kill", terminal)
+                await self._end_terminal("terminal/kill", terminal)
                 raise
             finally:
-                with anyio.CancelScope(shield=True), anyio.move_on_after(1, shield=True):
-                    await self._ask("terminal/release", terminal)
+                await self._end_terminal("terminal/release", terminal)
         except RequestError as error:
             raise GateError(f"the editor's terminal: {error.message}") from error
         return {"output": output.get("output", ""), "exit_code": ended.get("exitCode"), "signal": ended.get("signal")}
+
+    async def _end_terminal(self, method: str, terminal: Mapping[str, Any]) -> None:
+        """Ask the editor to end a terminal; if it cannot, that hides neither the result nor a cancellation."""
+        with anyio.move_on_after(1, shield=True), suppress(RequestError, PeerGone):
+            await self.ask(method, terminal)
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> Any:
         """Return the editor's answer about this session. Raises RequestError, PeerGone."""

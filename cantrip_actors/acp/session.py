@@ -82,7 +82,7 @@ _log = get_logger("cantrip_actors.acp")
 
 @dataclass(frozen=True, slots=True)
 class SessionHistory:
-    """The ids of a session's turns, and the records of the entities that made them, oldest first.
+    """The ids of a session's turns, the records of the entities that made them, oldest first, and the open requests.
 
     `subscription` has what the entity does from then on; None if it is idle.
     """
@@ -90,6 +90,7 @@ class SessionHistory:
     turns: frozenset[str]
     logs: Sequence[Sequence[Record]]
     is_working: bool = False
+    requests: Sequence[Request] = ()
     subscription: UpsertSubscription | None = None
 
 
@@ -284,21 +285,33 @@ class EditorSession:
 
     async def _reply(self, prompt: EditorPrompt) -> Work | None:
         """Give the entity the prompt as the reply that it waits for, and return its work; None if it waits for none."""
-        entity = await self.find_entity()
-        if entity is None or self._fork_at is not None:
+        entity = None if self._fork_at is not None else await self.find_entity()
+        if entity is None:
             return None
         if await reply(self.runtime, entity.id, prompt.intent, by=self.by, door=self.door) is None:
             return None
         return await self.runtime.read(partial(find_newest_work, self.runtime, entity))
 
     async def _begin(self, prompt: EditorPrompt) -> Work:
-        """Give the entity the prompt, or begin it with the prompt; return its work."""
+        """Give the entity the prompt, or begin it with the prompt; return its work.
+
+        After a failure the next prompt begins where this one would have.
+        """
+        cantrip, folds, fork_at = self.cantrip(), self._folds, self._fork_at
+        self._folds, self._fork_at = False, None
+        try:
+            return await self._begin_at(fork_at, cantrip, prompt)
+        except CantripError:
+            self._folds = folds or self._folds
+            if fork_at is not None:
+                self._forks, self._fork_at = self._forks - 1, fork_at
+            raise
+
+    async def _begin_at(self, fork_at: str | None, cantrip: Cantrip, prompt: EditorPrompt) -> Work:
         context = prompt.context
-        cantrip, self._folds = self.cantrip(), False
-        if self._fork_at:
-            turn, self._fork_at = self._fork_at, None
+        if fork_at:
             entity = await self.runtime.start_fork(
-                turn,
+                fork_at,
                 intent=prompt.intent,
                 cantrip=cantrip,
                 context=context or None,
@@ -307,8 +320,7 @@ class EditorSession:
                 by=self.by,
             )
             return entity.work
-        if self._fork_at == "" or not await self._read_has_begun():
-            self._fork_at = None
+        if fork_at == "" or not await self._read_has_begun():
             roots = [str(root) for root in self._editor.roots]
             entity = await self.runtime.invoke(
                 cantrip,
@@ -404,6 +416,7 @@ class EditorSession:
             frozenset(turn.id for turn in self.thread()),
             [loom.records(entity_id) for entity_id in loom.originals(self.entity_id)],
             is_working=loom.state(self.entity_id) != "idle",
+            requests=list(filter(self.concerns, self.runtime.requests())),
         )
 
     async def _tell_all(self, updates: Iterable[Update]) -> None:

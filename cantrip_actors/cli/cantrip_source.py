@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from importlib import import_module
 from pathlib import Path
 
-from cantrip_actors import Cantrip
+from cantrip_actors import Cantrip, InvalidCantrip
 from cantrip_actors.cli.errors import UnknownRecipe
 from cantrip_actors.recipes import load_recipe
-from cantrip_actors.terms.errors import suggest_nearest
+from cantrip_actors.terms.imports import import_part
 
 
 def is_module_source(source: str) -> bool:
     """Return whether a source names a value of a Python module, and not a file."""
     module, _, attribute = source.partition(":")
-    return bool(attribute) and all(map(str.isidentifier, module.split("."))) and not Path(source).exists()
+    is_file = os.path.exists(source)  # noqa: PTH110  # Path.exists raises for a text that is too long for a path
+    return bool(attribute) and all(map(str.isidentifier, module.split("."))) and not is_file
 
 
 def load_cantrip(source: str) -> Cantrip:
@@ -34,13 +35,9 @@ def load_cantrip(source: str) -> Cantrip:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does, so that a module in this folder is found
     try:
-        imported = import_module(module)
-    except ImportError as error:
-        raise UnknownRecipe(f"{source}: cannot import {module}: {error}") from error
-    if not hasattr(imported, attribute):
-        cantrips = [name for name, value in vars(imported).items() if isinstance(value, Cantrip)]
-        raise UnknownRecipe(f'{source}: {module} has no "{attribute}": {suggest_nearest(attribute, cantrips)}')
-    value = getattr(imported, attribute)
+        value = import_part(source, source, lambda value: isinstance(value, Cantrip))
+    except InvalidCantrip as error:
+        raise UnknownRecipe(str(error)) from error
     if not isinstance(value, Cantrip):
         raise UnknownRecipe(f"{source}: expected a cantrip, got {type(value).__name__}")
     return value

@@ -223,6 +223,9 @@ def _parse_queues(texts: Sequence[str]) -> list[Queue]:
     return parsed
 
 
+_NUMBER = re.compile(r"\d{1,18}")
+
+
 def _parse_queue(text: str) -> Queue:
     from cantrip_actors import Queue
 
@@ -230,7 +233,7 @@ def _parse_queue(text: str) -> Queue:
     limits: dict[str, int] = {}
     for bound in bounds.split(",") if bounds else ():
         what, _, most = bound.partition("=")
-        if what not in ("max_running", "per_node", "max_waiting") or what in limits or not most.isdecimal():
+        if what not in ("max_running", "per_node", "max_waiting") or what in limits or not _NUMBER.fullmatch(most):
             raise typer.BadParameter(
                 f"expected NAME[:max_running=N,per_node=N,max_waiting=N], got {text!r}", param_hint="--queue"
             )

@@ -172,6 +172,11 @@ def open_store(url: str, *, read_only: bool = False, seal_key: GivenKey = None) 
         return open_(url, read_only=read_only, seal_key=seal_key)
 
 
+def is_jsonl(url: str) -> bool:
+    """Return whether a loom is a file of JSON Lines."""
+    return url.startswith("jsonl:") or url.endswith(".jsonl")
+
+
 def check_exists(url: str) -> None:
     """Raise LoomUnusable for a loom that cannot be read. Opening it for writing would make one of that name."""
     open_store(url, read_only=True, seal_key=seal_key() or False).close()
@@ -380,13 +385,8 @@ def read_duration(text: str, option: str) -> float:
 
 def read_context(source: str) -> Any:
     """Return the context: a file's content, parsed if it is JSON or YAML by its name, or the JSON that was given."""
-    path = Path(source)
-    try:
-        is_file = path.is_file()
-    except (OSError, ValueError):  # too long for a path: it can only be JSON
-        is_file = False
-    if is_file:
-        return _read_file(path, "--context")
+    if os.path.isfile(source):  # noqa: PTH113  # Path.is_file raises for a text that is too long for a path
+        return _read_file(Path(source), "--context")
     try:
         return parse_exactly(source)
     except ValueError as error:
@@ -405,7 +405,7 @@ def read_history(source: str | None) -> list[Any]:
 
 def _read_file(path: Path, option: str) -> Any:
     """Return the content of a file, parsed if its name says that it is JSON, JSON Lines or YAML."""
-    import yaml
+    from cantrip_actors.terms.yaml_text import load_yaml
 
     try:
         text = path.read_text(encoding="utf-8")
@@ -415,12 +415,12 @@ def _read_file(path: Path, option: str) -> Any:
             case ".jsonl" if option == "--history":
                 return [parse_exactly(line) for line in text.splitlines() if line.strip()]
             case ".yaml" | ".yml":
-                return yaml.safe_load(text)
+                return load_yaml(text)
             case _:
                 return text
     except (UnicodeDecodeError, OSError) as error:
         raise typer.BadParameter(f"cannot read {path} as text: {error}", param_hint=option) from error
-    except (ValueError, yaml.YAMLError) as error:
+    except ValueError as error:
         raise typer.BadParameter(f"{path} is not valid: {error}", param_hint=option) from error
 
 

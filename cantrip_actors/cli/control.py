@@ -33,7 +33,6 @@ from cantrip_actors.cli.command import (
     with_thread,
 )
 from cantrip_actors.cli.entities import Key, Name, RecipeOption, find_living
-from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors import Episode, Runtime
@@ -67,7 +66,7 @@ def steer(
     with report_errors(json=as_json, loom=loom):
         message = intent_with_files(text, image, file)
     entity_id = run_quietly(loom, work, as_json=as_json, backend=backend)
-    output.show({"entity_id": entity_id, "loom": render_url(loom)}, [entity_id], as_json=as_json)
+    output.show_receipt({"entity_id": entity_id}, loom, [entity_id], as_json=as_json)
 
 
 @app.command(epilog=examples("cantrip interrupt notes", 'cantrip interrupt notes --now --why "the wrong order"'))
@@ -94,7 +93,7 @@ def interrupt(
         return entity.id
 
     entity_id = run_quietly(loom, work, as_json=as_json, backend=backend)
-    output.show({"entity_id": entity_id, "loom": render_url(loom)}, [entity_id], as_json=as_json)
+    output.show_receipt({"entity_id": entity_id}, loom, [entity_id], as_json=as_json)
 
 
 @app.command(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,12 +49,11 @@ from cantrip_actors.cli.command import (
     terminal_width,
     with_thread,
 )
-from cantrip_actors.cli.listing import ListedCantrip, ListedLimit, ListedSince, ListedState, list_newest
+from cantrip_actors.cli.listing import ListedCantrip, ListedLimit, ListedSince, ListedState, list_newest, make_selection
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors import Cantrip, CantripError, Entity, Episode, Loom, Runtime
-    from cantrip_actors.loom import State
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -526,10 +525,8 @@ def entities(
         if would_move:
             _print_moves(opened, loom, recipes or (), as_json=as_json)
             return
-        from cantrip_actors.loom.stores.selection import Selection, format_since
 
-        earliest = None if since is None else format_since(since)
-        selection = Selection(cast("State | None", state), "lasting", cantrip, prefix, earliest)
+        selection = make_selection(state, cantrip, since, kind="lasting", prefix=prefix)
         listed = list_newest(opened, selection, limit, lambda one: everything or not opened.is_over(one.id))
         rows = [views.build_entity_row(opened, opened.header(entity.id)) for entity in listed]
         or_else = f"{render_url(loom)} has no long-lived entity: cantrip invoke"
@@ -627,7 +624,7 @@ def resume(
 
 
 def _show_receipt(receipt: dict[str, str], loom: str, *, as_json: bool) -> None:
-    output.show({**receipt, "loom": render_url(loom)}, [" ".join(receipt.values())], as_json=as_json)
+    output.show_receipt(receipt, loom, [" ".join(receipt.values())], as_json=as_json)
 
 
 def find_living(loom: Loom, name: str) -> str:
@@ -687,7 +684,6 @@ def _end(name: str, loom: str, *, as_json: bool, stops: bool = False) -> None:
         return entity_id, await runtime.read(lambda: runtime.loom.state(entity_id))
 
     entity_id, state = run_quietly(loom, work, as_json=as_json)
-    if as_json:
-        output.print_json({"entity_id": entity_id, "name": name, "state": state, "loom": render_url(loom)})
-    else:
+    output.show_receipt({"entity_id": entity_id, "name": name, "state": state}, loom, (), as_json=as_json)
+    if not as_json:
         output.print_note(f"{name} has ended")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -11,7 +11,8 @@ from cantrip_actors.cli import output
 
 if TYPE_CHECKING:
     from cantrip_actors import Loom
-    from cantrip_actors.loom.stores.selection import ListedEntity, Selection
+    from cantrip_actors.loom import State
+    from cantrip_actors.loom.stores.selection import ListedEntity, ListedKind, Selection
 
 
 def _read_state(state: str | None) -> str | None:
@@ -32,6 +33,25 @@ ListedSince = Annotated[
     typer.Option("--since", metavar="TIME", help="Only those that began then or later: 2026-11-28T09:00:00Z."),
 ]
 ListedLimit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many: the newest ones.")]
+
+
+def make_selection(
+    state: str | None,
+    cantrip: str | None,
+    since: str | None,
+    *,
+    kind: ListedKind | None = None,
+    prefix: str | None = None,
+) -> Selection:
+    """Return a selection of entities by the options of a list. Raises typer.BadParameter for a wrong one."""
+    from cantrip_actors.loom.stores.selection import Selection, format_since
+    from cantrip_actors.terms.errors import LoomError
+
+    try:
+        earliest = None if since is None else format_since(since)
+        return Selection(cast("State | None", state), kind, cantrip, prefix, earliest)
+    except LoomError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def list_newest(

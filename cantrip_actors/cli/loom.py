@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -22,13 +22,10 @@ from cantrip_actors.cli.command import (
     report_errors,
     terminal_width,
 )
-from cantrip_actors.cli.listing import ListedCantrip, ListedLimit, ListedSince, ListedState, list_newest
+from cantrip_actors.cli.listing import ListedCantrip, ListedLimit, ListedSince, ListedState, list_newest, make_selection
 from cantrip_actors.cli.loom_data import show_verification
 from cantrip_actors.cli.sealed import HeadFileOption, KeyFileOption, OutputFile, read_heads, write_heads
 from cantrip_actors.redact.urls import render_url
-
-if TYPE_CHECKING:
-    from cantrip_actors.loom import State
 
 app = typer.Typer(
     name="loom",
@@ -73,10 +70,8 @@ def ls(
     """List the newest entities that were cast, oldest first."""
     with open_for_reading(loom, json=as_json) as (opened, _):
         from cantrip_actors.cli import loom_views as views
-        from cantrip_actors.loom.stores.selection import Selection, format_since
 
-        earliest = None if since is None else format_since(since)
-        selection = Selection(cast("State | None", state), cantrip=cantrip, since=earliest)
+        selection = make_selection(state, cantrip, since)
         listed = list_newest(opened, selection, limit, lambda one: everything or one.kind != "child")
         rows = [views.entity_row(opened, opened.header(entity.id)) for entity in listed]
         print_rows(
@@ -179,7 +174,9 @@ def spending(
     with open_for_reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.cli import loom_views as views
         from cantrip_actors.loom.export.spending import read_spending
+        from cantrip_actors.terms.period import find_zone
 
+        find_zone(zone, typer.BadParameter)
         spent = read_spending(opened, finder.owner(entity), per.value, zone)
         rows = [{"period": period, "usage": output.build_usage(usage)} for period, usage in spent]
         print_rows(rows, views.spending_table(spent), "it has used nothing", as_json=as_json)

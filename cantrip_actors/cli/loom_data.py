@@ -15,6 +15,7 @@ from cantrip_actors.cli.command import (
     Url,
     check_exists,
     examples,
+    is_jsonl,
     open_store,
     read_duration,
     report_errors,
@@ -121,8 +122,7 @@ def migrate(url: LoomArgument, as_json: Json = False) -> None:
         except LoomUnusable as error:
             if not isinstance(error.__cause__, EarlierTables):
                 raise
-        is_file = url.startswith("jsonl:") or url.endswith(".jsonl")
-        with open_store(url if is_file else _with_option(url, "migrate=upgrade"), seal_key=seal_key()) as store:
+        with open_store(url if is_jsonl(url) else _with_option(url, "migrate=upgrade"), seal_key=seal_key()) as store:
             migrated = getattr(store, "migrated", None)
         if as_json:
             output.print_json({"loom": render_url(url), "migrated": None if migrated is None else migrated._asdict()})

@@ -68,6 +68,11 @@ def show(value: Any, lines: Iterable[str], *, as_json: bool) -> None:
         print_lines(lines)
 
 
+def show_receipt(receipt: Mapping[str, Any], loom: str, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print what a command has changed in a loom; as JSON with the loom, without its password."""
+    show({**receipt, "loom": render_url(loom)}, lines, as_json=as_json)
+
+
 def print_note(text: str) -> None:
     """Print a remark on standard error. One that cannot be printed does not change how the command ends."""
     with suppress(OSError):
@@ -151,5 +156,6 @@ def turns(count: int) -> str:
 
 def one_line(text: str, width: int) -> str:
     """Return the text in one line of at most `width` characters, without control characters."""
-    flat = "".join(sign if sign.isprintable() else " " for sign in " ".join(text.split()))
+    words = " ".join(text.split(maxsplit=width))[: width + 1]  # more words do not fit, and a text may be very long
+    flat = "".join(sign if sign.isprintable() else " " for sign in words)
     return flat if len(flat) <= width else f"{flat[: width - 1]}…"

@@ -17,10 +17,8 @@ from cantrip_actors import Cantrip
 from cantrip_actors.cli.cantrip_source import is_module_source, load_cantrip
 from cantrip_actors.cli.errors import UnknownRecipe
 from cantrip_actors.own_files.modes import private
+from cantrip_actors.recipes.document import SUFFIXES
 from cantrip_actors.records.records import Header
-
-_SUFFIXES = (".yaml", ".yml", ".toml")
-"""The suffixes of keys: an entity's key has the id of a cantrip as its value, a cantrip's key the path of a recipe."""
 
 
 def remember(url: str, cantrip: Cantrip, recipe: str | os.PathLike[str], *, entity: str | None = None) -> None:
@@ -74,7 +72,8 @@ def list_recipes(url: str) -> list[str]:
     notes = _find_sidecar(url)
     if notes is None:
         return []
-    noted = {path for path in _read(notes).values() if path.endswith(_SUFFIXES) or is_module_source(path)}
+    # an entity's key has the id of a cantrip as its value, a cantrip's key the source
+    noted = {path for path in _read(notes).values() if path.endswith(SUFFIXES) or is_module_source(path)}
     sources = {_find_source(notes, path) for path in noted}
     return sorted(source for source in sources if is_module_source(source) or Path(source).exists())
 

@@ -195,7 +195,10 @@ def deliver(
     """
     if (result is None) == (error is None):
         raise typer.BadParameter("expected a result, or --error with a text", param_hint="RESULT")
-    text = sys.stdin.read() if result == "-" else result
+    try:
+        text = sys.stdin.buffer.read().decode() if result == "-" else result
+    except UnicodeDecodeError as problem:
+        raise typer.BadParameter(f"expected a text in UTF-8: {problem}", param_hint="RESULT") from problem
     decider = author(by)
 
     async def work(runtime: Runtime) -> tuple[str, str | None]:
@@ -239,8 +242,8 @@ def _decide(
 
 def _show(loom: str, verb: str, request_id: str, root: str | None, *, by: str, as_json: bool) -> None:
     """Print what was decided, and whether a process runs the entity with this root."""
-    result = {"request_id": request_id, "decision": verb, "by": by, "loom": loom}
-    output.show(result, [f"{verb} {request_id}"], as_json=as_json)
+    receipt = {"request_id": request_id, "decision": verb, "by": by}
+    output.show_receipt(receipt, loom, [f"{verb} {request_id}"], as_json=as_json)
     if root is not None and not as_json:
         output.print_note(
             "no process runs the entity now: a process that offers its cantrip continues it, or "

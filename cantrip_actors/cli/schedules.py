@@ -144,7 +144,7 @@ def _change(
 def _print(schedule: Schedule, loom: str, *, as_json: bool, verb: str | None = None) -> None:
     row = _build_row(schedule)
     state = verb or row["state"]
-    output.show({**row, "state": state, "loom": loom}, [f"{row['id']} {state}"], as_json=as_json)
+    output.show_receipt({**row, "state": state}, loom, [f"{row['id']} {state}"], as_json=as_json)
 
 
 def _build_row(schedule: ScheduleView) -> dict[str, Any]:

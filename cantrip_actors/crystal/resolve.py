@@ -13,6 +13,8 @@ from typing import Any, Final
 from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
+from cantrip_actors.terms.imports import import_part
+from cantrip_actors.terms.yaml_text import load_yaml
 
 
 def resolve(crystal: Crystal | str) -> Crystal:
@@ -42,13 +44,11 @@ def resolve(crystal: Crystal | str) -> Crystal:
 
 
 def _load_script(file: str) -> Crystal:
-    import yaml
-
     try:
-        script = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        script = load_yaml(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidCantrip(f'crystal "scripted:{file}": cannot read the file: {error.strerror}') from error
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+    except ValueError as error:
         raise InvalidCantrip(f'crystal "scripted:{file}": neither YAML nor JSON: {error}') from error
     settings: dict[str, Any] = {}
     if isinstance(script, Mapping):
@@ -68,20 +68,9 @@ def _load_script(file: str) -> Crystal:
 
 
 def _import_crystal(path: str) -> Crystal:
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
+    if not all(path.partition(":")):
         raise InvalidCantrip(f'crystal "python:{path}": expected "python:module:name"')
-    try:
-        target: Any = importlib.import_module(module_name)
-    except ImportError as error:
-        raise InvalidCantrip(f'crystal "python:{path}": cannot import {module_name}: {error}') from error
-    for part in name.split("."):
-        if not hasattr(target, part):
-            names = (attribute for attribute in vars(target) if not attribute.startswith("_"))
-            raise InvalidCantrip(
-                f'crystal "python:{path}": {module_name} has no "{part}": {suggest_nearest(part, names)}'
-            )
-        target = getattr(target, part)
+    target = import_part(path, f'crystal "python:{path}"')
     if isinstance(target, type) and callable(getattr(target, "invoke", None)):
         target = target()
     if callable(getattr(target, "invoke", None)):

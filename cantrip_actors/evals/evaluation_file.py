@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +21,7 @@ from cantrip_actors.evals.scorers import AnyScorer, Judge, Scorer, check_scorers
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.recipes.reader import RecipeReader, describe, find_path
 from cantrip_actors.terms.arguments import is_positive, is_short_name, is_whole
+from cantrip_actors.terms.imports import import_part
 
 _KINDS: Final[Mapping[str, type]] = {"cantrip": str, "scorers": list, "name": str}
 _KEYS: Final = ("cantrip", "cases", "scorers", "repeat", "at_once", "budget", "name")
@@ -123,13 +122,8 @@ class _EvaluationReader(RecipeReader):
 
     def _import(self, source: str) -> Any:
         """Return the attribute that `module:attribute` names. Raises InvalidCantrip."""
-        module, _, attribute = source.partition(":")
-        if str(self.folder) not in sys.path:
-            sys.path.insert(0, str(self.folder))
-        try:
-            return getattr(importlib.import_module(module), attribute)
-        except (ImportError, SyntaxError, AttributeError, ValueError) as error:
-            raise InvalidCantrip(f"{source}: cannot import it: {error}") from error
+        self.make_importable()
+        return import_part(source, source)
 
 
 def _check_function(source: str, scorer: Any) -> AnyScorer:

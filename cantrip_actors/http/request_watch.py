@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import anyio
 
-from cantrip_actors import Entity, EntityEvent, RequestedEvent, Runtime
+from cantrip_actors import CantripError, Entity, EntityEvent, RequestedEvent, Runtime
 from cantrip_actors.runtime.events.events import Subscription
 
 LOOK: Final = 0.5
@@ -68,15 +68,22 @@ class RequestWatch:
                 with anyio.move_on_after(LOOK):
                     event = await anext(requests, None)
                 if isinstance(event, RequestedEvent):
-                    self._wake(await self._find_ancestry(event.entity_id))
+                    self._wake(await self._find_concerned(event.entity_id))
                 elif event is not None:  # some were missed
                     self._wake(news.entity.id for news in self._followers)
                 else:  # changes by other processes come without an event
                     self._wake(news.entity.id for news in self._followers if not news.entity.loaded)
         self._is_running = False
 
-    async def _find_ancestry(self, entity_id: str) -> list[str]:
-        return await self._runtime.read(lambda: [*self._runtime.loom.ancestry(entity_id)])
+    async def _find_concerned(self, entity_id: str) -> list[str]:
+        """Return the entities that wait when one does: it, and those above it.
+
+        If the loom cannot be read now, these are all: the error is that of each call, and not of the service.
+        """
+        try:
+            return await self._runtime.read(lambda: [*self._runtime.loom.ancestry(entity_id)])
+        except CantripError:
+            return [news.entity.id for news in self._followers]
 
     def _wake(self, entity_ids: Iterable[str]) -> None:
         ids = frozenset(entity_ids)

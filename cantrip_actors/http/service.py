@@ -247,12 +247,14 @@ class Service:
 
     async def _cut_answers(self) -> None:
         """Cut the answers to tokens that are revoked, expire or lose a right, as long as there are any answers."""
-        while self._answering:
-            await anyio.sleep(LOOK_AT_TOKENS)
-            async with anyio.create_task_group() as looks:
-                for scope, token in list(self._answering.items()):
-                    looks.start_soon(self._cut_if_lost, scope, token)
-        self._is_looking = False
+        try:
+            while self._answering:
+                await anyio.sleep(LOOK_AT_TOKENS)
+                async with anyio.create_task_group() as looks:
+                    for scope, token in list(self._answering.items()):
+                        looks.start_soon(self._cut_if_lost, scope, token)
+        finally:
+            self._is_looking = False  # also if the service is closed, and opened again
 
     async def _cut_if_lost(self, answer: anyio.CancelScope, token: Token) -> None:
         if self.logins is not None:

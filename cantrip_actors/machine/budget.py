@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from cantrip_actors.terms.call_limit import CallLimit
@@ -126,8 +127,9 @@ class _PeriodStart(NamedTuple):
     end: float
 
 
-class _CallCount(NamedTuple):
-    """The calls that a subtree has begun in the present period, and when that ends, in seconds since 1970."""
+@dataclass(slots=True)
+class _CallCount:
+    """The calls that a subtree has begun in one period, and when that ends, in seconds since 1970."""
 
     calls: int
     end: float
@@ -188,32 +190,30 @@ class Ledger:
 
         Other entities of the tree decide about their calls meanwhile. Calls whose record fails have not begun.
         """
-        self._count_calls(gates, 1, read_time)
+        counted: list[tuple[_CallCount, int]] = []
+        ledger: Ledger | None = self
+        while ledger is not None:
+            for limit in ledger.limits:
+                if (calls := gates.count(limit.gate)) > 0:
+                    count = ledger.get_call_count(limit, read_time())
+                    count.calls += calls
+                    counted.append((count, calls))
+            ledger = ledger.above
         is_recorded = False
         try:
             yield
             is_recorded = True
         finally:
             if not is_recorded:
-                self._count_calls(gates, -1, read_time)
-
-    def _count_calls(self, gates: Sequence[str], by: int, read_time: Callable[[], float]) -> None:
-        ledger: Ledger | None = self
-        while ledger is not None:
-            ledger.count_own_calls(gates, by, read_time)
-            ledger = ledger.above
-
-    def count_own_calls(self, gates: Sequence[str], by: int, read_time: Callable[[], float]) -> None:
-        """Count calls of these gates for the entity's own limits."""
-        for limit in self.limits:
-            if (calls := gates.count(limit.gate)) > 0:
-                before = self.get_call_count(limit, read_time())
-                self._calls[limit] = before._replace(calls=before.calls + by * calls)
+                for count, calls in counted:  # of the period in which they were counted, also if that is over now
+                    count.calls -= calls
 
     def get_call_count(self, limit: CallLimit, wall: float) -> _CallCount:
         """Return the count of the present period, which begins now if the last one is over."""
         count = self._calls.get(limit)
-        return _CallCount(0, limit.find_end(wall)) if count is None or wall >= count.end else count
+        if count is None or wall >= count.end:
+            count = self._calls[limit] = _CallCount(0, limit.find_end(wall))
+        return count
 
     def make_budget(self, read_time: Callable[[], float]) -> Budget:
         """Return the budgets as they are now. `read_time` returns the seconds since 1970; only periods need it."""

@@ -483,7 +483,8 @@ def _add_sampled_usage(shape: Shape, state: State, record: Sampled) -> None:  # 
 
 def _end(shape: Shape, state: State, record: Ended) -> None:
     state.usage = state.usage + record.usage
-    state.turn.posted = None
+    turn = state.turn
+    turn.posted = turn.requested = turn.decided = None
     if state.episode.end is None or record.reason not in ("terminated", "truncated"):
         state.episode.end = record
     state.phase = Phase.OVER if is_entity_end(record, lasting=shape.lasting) else Phase.IDLE

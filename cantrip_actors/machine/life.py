@@ -191,17 +191,17 @@ def find_causes(standing: Standing, *, ignores_mail: bool = False, follows_answe
         ignores_mail: do not count waiting control mail as work.
         follows_answers: count an entity that waits for another one as that other one, if it is loaded here.
     """
-    seen: list[tuple[Standing, Sequence[Standing]]] = []
-    todo = [standing]
-    while todo:  # without recursion: entities that ask each other make long chains
-        entity = todo.pop()
-        below = () if entity.has_mail and not ignores_mail else _list_awaited(entity, follows_answers=follows_answers)
-        seen.append((entity, below))
-        todo += below
     causes: dict[int, frozenset[Cause]] = {}
-    for entity, below in reversed(seen):  # an entity that is waited for comes after the entity that waits for it
+    todo = [standing]
+    while todo:  # without recursion: entities that ask each other make long chains, and several may ask the same one
+        entity = todo[-1]
         is_working = entity.has_mail and not ignores_mail
+        below = () if is_working else _list_awaited(entity, follows_answers=follows_answers)
+        if unknown := [awaited for awaited in below if id(awaited) not in causes]:
+            todo += unknown
+            continue
         causes[id(entity)] = _WORKS if is_working else _join_causes(entity, [causes[id(awaited)] for awaited in below])
+        todo.pop()
     return causes[id(standing)]
 
 

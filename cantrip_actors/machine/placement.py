@@ -117,16 +117,13 @@ def can_run(member: Member, candidate: Candidate, members: Iterable[Member]) -> 
     An entity that may move goes to the newest release that offers its cantrip's name, so that it does not move back
     and forth while two releases are deployed.
     """
-    if candidate.may_move and candidate.name is not None:
-        offering = [
-            other.release_no
-            for other in members
-            if not other.is_draining and candidate.name in _get_names(other, candidate)
-        ]
-        if offering:
-            return candidate.name in _get_names(member, candidate) and member.release_no == max(offering)
-    served = _get_served(member, candidate)
-    return candidate.cantrip_id in served or candidate.moves_to in served
+    return _can_run(member, candidate, _find_newest_release(candidate, members))
+
+
+def can_any_run(candidate: Candidate, members: Sequence[Member]) -> bool:
+    """Return whether one of these nodes serves the cantrip with which an entity continues."""
+    newest = _find_newest_release(candidate, members)
+    return any(_can_run(member, candidate, newest) for member in members)
 
 
 def should_end_here(me: str, candidate: Candidate, members: Iterable[Member]) -> bool:
@@ -135,18 +132,19 @@ def should_end_here(me: str, candidate: Candidate, members: Iterable[Member]) ->
     If no node stays, it does not: the process that is started next may serve the cantrip.
     """
     staying = [other for other in members if other.owner != me and not other.is_draining]
-    return bool(staying) and not any(can_run(other, candidate, staying) for other in staying)
+    return bool(staying) and not can_any_run(candidate, staying)
 
 
 def rank(me: Member, candidate: Candidate, members: Sequence[Member]) -> float:
     """Return how many nodes come before this one for an entity; infinity if it cannot run it now."""
-    if not (me.room and can_run(me, candidate, members)):
+    newest = _find_newest_release(candidate, members)
+    if not (me.room and _can_run(me, candidate, newest)):
         return math.inf
     own = _score(me, candidate.entity_id)
     return sum(
         _score(other, candidate.entity_id) > own
         for other in members
-        if other.owner != me.owner and other.room and can_run(other, candidate, members)
+        if other.owner != me.owner and other.room and _can_run(other, candidate, newest)
     )
 
 
@@ -189,13 +187,28 @@ def _score(member: Member, entity_id: str) -> float:
     return -member.room / math.log((int.from_bytes(digest) + 1) / (2**64 + 2))
 
 
+def _find_newest_release(candidate: Candidate, members: Iterable[Member]) -> int | None:
+    """Return the newest release that offers the name of an entity's cantrip; None if the entity keeps its content."""
+    if not candidate.may_move or candidate.name is None:
+        return None
+    offering = (member.release_no for member in members if not member.is_draining and _offers_name(member, candidate))
+    return max(offering, default=None)
+
+
+def _can_run(member: Member, candidate: Candidate, newest: int | None) -> bool:
+    if newest is not None:
+        return member.release_no == newest and _offers_name(member, candidate)
+    served = _get_served(member, candidate)
+    return candidate.cantrip_id in served or candidate.moves_to in served
+
+
+def _offers_name(member: Member, candidate: Candidate) -> bool:
+    served = _get_served(member, candidate)
+    return candidate.name in served.values() or member.aliases.get(candidate.name or "") in served
+
+
 def _get_served(member: Member, candidate: Candidate) -> Mapping[str, str | None]:
     """Return the contents that a node can continue an entity with; dependencies are never guessed (V-0001)."""
     if candidate.is_clear or not member.unclear:
         return member.serves
     return {id: name for id, name in member.serves.items() if id not in member.unclear}
-
-
-def _get_names(member: Member, candidate: Candidate) -> set[str | None]:
-    served = _get_served(member, candidate)
-    return {*served.values(), *(name for name, id in member.aliases.items() if id in served)}

@@ -1,7 +1,8 @@
 """Crash reports: one for each unexpected end of an actor, with the facts that are needed to understand it.
 
 The last 200 are kept in memory, and with a folder as files of mode 0600, at most 1,000: the oldest are deleted first.
-Long texts are cut, so the memory and the folder are bounded whatever an exception says.
+Long texts are cut, so the memory and the folder are bounded whatever an exception says. A thread writes the files, and
+reads the last turn of an entity from a store that may block: a storm of crashes does not hold up the event loop.
 In a storm of crashes the reports beyond 500 a second are dropped and counted, as the supervisors' own log lines are.
 """
 
@@ -13,13 +14,16 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 import uuid_utils
 
+from cantrip_actors.loom.stores.store import Postponed
 from cantrip_actors.machine.project import get_committed_turn
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
@@ -41,6 +45,7 @@ from supervisors.events import (
 from supervisors.reasons import render_exception
 
 if TYPE_CHECKING:
+    from cantrip_actors.loom.stores.store import Store
     from cantrip_actors.runtime.loom.core import Core
 
 KEPT: Final = 200
@@ -84,6 +89,11 @@ class Crashes:
         self._made = 0
         self.dropped = 0
         """The number of reports that were dropped in storms of crashes."""
+        self._unfinished: deque[tuple[CrashReport, Callable[[], str | None] | None]] = deque(maxlen=KEPT)
+        """The newest reports that are not files yet, and how to find the turn that they lack."""
+        self._lock = Lock()
+        self._thread: Thread | None = None
+        """Reads the store and writes files, while there are unfinished reports: both may take long."""
 
     def attach(self, core: Core) -> None:
         """Report the crashes of this runtime."""
@@ -106,13 +116,41 @@ class Crashes:
         if self._made > BURST:
             self.dropped += 1
             return
-        report = self._report(event, reason)
+        report, find_turn = self._report(event, reason)
         self._reports.append(report)
-        if self._folder is not None:
-            self._keep(self._folder, report)
+        if self._folder is None and find_turn is None:
+            return
+        with self._lock:
+            self._unfinished.append((report, find_turn))
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = Thread(target=self._finish, name="cantrip_actors crash reports")
+                self._thread.start()
 
-    def _report(self, event: ChildEvent, reason: ExitReason) -> CrashReport:
+    def flush(self) -> None:
+        """Wait until all reports are whole, and are files if there is a folder for them. It blocks."""
+        thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _finish(self) -> None:
+        """Complete the unfinished reports, and write them into files."""
+        while True:
+            with self._lock:
+                waiting = list(self._unfinished)
+                self._unfinished.clear()
+                if not waiting:
+                    self._thread = None
+                    return
+            for report, find_turn in waiting:
+                if find_turn is not None:
+                    report["after_turn"] = find_turn()
+            if self._folder is not None:
+                _write_files(self._folder, [report for report, _ in waiting])
+
+    def _report(self, event: ChildEvent, reason: ExitReason) -> tuple[CrashReport, Callable[[], str | None] | None]:
+        """Return a report, and how to find the turn that it lacks if the store cannot be read at once."""
         path = event.ref.path
+        facts, find_turn = self._describe_entity(path)
         own = islice((event for where, event in reversed(self._events) if where == path), EVENTS)
         report: CrashReport = {
             "id": str(uuid_utils.uuid7()),
@@ -125,42 +163,56 @@ class Crashes:
             **_describe_incarnation(event),
             **_describe_exception(reason),
             "events": list(own)[::-1],
-            **self._describe_entity(path),
+            **facts,
             "versions": {"cantrip-actors": version("cantrip-actors"), "python": platform.python_version()},
         }
         shown: CrashReport = self._redact(report)
-        return {name: _cut(value) for name, value in shown.items()}
+        return {name: _cut(value) for name, value in shown.items()}, find_turn
 
     def _redact(self, value: Any) -> Any:
         return value if self._core is None else self._core.guard.redactor.value(value)
 
-    def _describe_entity(self, path: str) -> CrashReport:
-        """Return the entity, and its turn, for which the actor at a path works."""
-        if self._core is None:
-            return {}
+    def _describe_entity(self, path: str) -> tuple[CrashReport, Callable[[], str | None] | None]:
+        """Return the entity, and its turn, for which the actor at a path works; and how to find the turn if the store
+        cannot be read at once.
+        """
+        core = self._core
+        if core is None:
+            return {}, None
         parts = path.split("/")
-        cell = next((living for part in reversed(parts) if (living := self._core.living.get(part)) is not None), None)
+        cell = next((living for part in reversed(parts) if (living := core.living.get(part)) is not None), None)
         if cell is None:
-            return {}
+            return {}, None
         facts: CrashReport = {"entity": cell.entity_id, "cantrip": cell.plan.cantrip.name or ""}
+        find_turn = partial(_find_last_turn, core.store, cell.entity_id)
         try:
-            newest = self._core.store.newest(cell.entity_id, NEWEST)
-        except LoomError:  # the loom itself may have crashed
-            return facts
-        turn = next((id for record in reversed(newest) if (id := get_committed_turn(record)) is not None), None)
-        return facts if turn is None else facts | {"after_turn": turn}
+            turn = core.access.attempt(find_turn)
+        except Postponed:
+            return facts | {"after_turn": None}, find_turn
+        return facts if turn is None else facts | {"after_turn": turn}, None
 
-    def _keep(self, folder: Path, report: CrashReport) -> None:
-        """Write a report as a file, and delete the oldest beyond the limit. A full disk costs only the file."""
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+def _find_last_turn(store: Store, entity_id: str) -> str | None:
+    """Return the last turn of an entity; None if it has none, or if the loom itself has crashed."""
+    try:
+        newest = store.newest(entity_id, NEWEST)
+    except LoomError:
+        return None
+    return next((id for record in reversed(newest) if (id := get_committed_turn(record)) is not None), None)
+
+
+def _write_files(folder: Path, reports: Iterable[CrashReport]) -> None:
+    """Write reports as files, and delete the oldest beyond the limit. A full disk costs only the files."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for report in reports:
             file = folder / f"{report['id']}.json"
             file.touch(mode=0o600)
             file.write_text(json.dumps(report, default=repr), encoding="utf-8")
-            for old in sorted(folder.glob("*.json"))[:-MOST_FILES]:
-                old.unlink(missing_ok=True)
-        except OSError as error:
-            _log.warning("a crash report cannot be kept", folder=str(folder), error=str(error.strerror))
+        for old in sorted(folder.glob("*.json"))[:-MOST_FILES]:
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("a crash report cannot be kept", folder=str(folder), error=str(error.strerror))
 
 
 def read_crashes(folder: Path) -> Iterator[CrashReport]:

@@ -15,6 +15,7 @@ latest upsert of each item, and the end. From there on it gets the live outputs.
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections import OrderedDict
@@ -110,8 +111,7 @@ class Upserts:
         """
         subscription = UpsertSubscription(self, session_id, capacity, intent)
         if snapshot:
-            for output in self.snapshot(session_id):
-                subscription._put(output)  # noqa: SLF001
+            subscription._begin(self.snapshot(session_id))  # noqa: SLF001
         if self._closed:
             subscription.close()
         else:
@@ -218,6 +218,13 @@ class UpsertSubscription(AsyncIterator[Output]):
         """End the subscription; outputs that wait can still be read."""
         self._closed = True
         self._look()
+
+    def _begin(self, snapshot: Iterable[Output]) -> None:
+        """Queue a snapshot, whatever its length: the capacity counts only what is not read after it."""
+        capacity, self._capacity = self._capacity, sys.maxsize
+        for output in snapshot:
+            self._put(output)
+        self._capacity = capacity + len(self._waiting)
 
     def unmute(self) -> None:
         """Take the outputs from here on: the episode of its intent has begun before it was subscribed."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.yaml_text import UNREADABLE
 
 RecipePath = tuple[str | int, ...]
 """The path of a value: keys and indices from the top."""
@@ -144,8 +145,7 @@ def _parse_yaml(path: Path, text: str) -> Document:
         raise InvalidRecipe(
             path, [Mistake("a character that YAML does not allow; is this a binary file?", line)]
         ) from None
-    except (ValueError, OverflowError, KeyError, AttributeError) as error:
-        # 2024-13-45 looks like a date; PyYAML raises the last two for `!!bool maybe` and `!!timestamp x`
+    except UNREADABLE as error:
         raise InvalidRecipe(path, [Mistake(f"a value that YAML cannot read: {redact_words(str(error))}")]) from None
     except RecursionError:
         raise InvalidRecipe(path, [Mistake("nested too deeply")]) from None
@@ -224,7 +224,7 @@ KEY = re.compile(r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*"
 def _parse_toml(path: Path, text: str) -> Document:
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # not always a TOMLDecodeError: a number may have too many digits
         message = str(error)
         at = AT.search(message)
         raise InvalidRecipe(

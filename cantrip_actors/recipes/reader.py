@@ -6,6 +6,7 @@ refuses becomes a mistake. Nothing here knows the fields of a recipe.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -33,6 +34,11 @@ class RecipeReader:
         self.document = document
         self.folder = document.path.absolute().parent
         self.mistakes: list[Mistake] = []
+
+    def make_importable(self) -> None:
+        """Have Python find the modules in the folder of the document."""
+        if str(self.folder) not in sys.path:
+            sys.path.insert(0, str(self.folder))
 
     def wrong(self, where: RecipePath, text: str, line: int | None = None) -> None:
         """Note a mistake at the value `where`."""

@@ -9,9 +9,7 @@ can say: names of gates and crystals, folders, and modules of one's own.
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -26,6 +24,7 @@ from cantrip_actors.recipes.reader import RecipeReader, describe, find_path
 from cantrip_actors.recipes.tool_servers import tool_server
 from cantrip_actors.terms.errors import suggest_nearest
 from cantrip_actors.terms.gate import standard
+from cantrip_actors.terms.imports import import_part
 from cantrip_actors.terms.languages import DEFAULT, Language
 from cantrip_actors.terms.own_gates import BACKGROUND
 from cantrip_actors.terms.problems import shorten
@@ -203,7 +202,7 @@ class _RecipeReader(RecipeReader):
         if family == "scripted" and rest:
             name = f"scripted:{self.folder / rest}"
         if family == "python":
-            self._make_importable()
+            self.make_importable()
         return resolve(name)
 
     # --------------------------------------------------------------------------------------------------------- circle
@@ -391,20 +390,10 @@ class _RecipeReader(RecipeReader):
 
     def _import_from(self, path: Any, what: str) -> Any:
         """Return a part of a module from `module:part`; `what` is its kind, for messages. Raises InvalidCantrip."""
-        module_name, _, part_name = path.partition(":") if isinstance(path, str) else ("", "", "")
-        if not module_name or not part_name:
+        if not isinstance(path, str) or not all(path.partition(":")):
             raise InvalidCantrip(f'python: expected "module:{what}", got {describe(path)}')
-        self._make_importable()
-        try:
-            target: Any = importlib.import_module(module_name)
-        except (ImportError, SyntaxError) as error:
-            raise InvalidCantrip(f"python: cannot import {module_name}: {error}") from error
-        for part in part_name.split("."):
-            if not hasattr(target, part):
-                names = [attribute for attribute in vars(target) if not attribute.startswith("_")]
-                raise InvalidCantrip(f'python: {module_name} has no "{part}": {suggest_nearest(part, names)}')
-            target = getattr(target, part)
-        return target
+        self.make_importable()
+        return import_part(path, "python")
 
     def _python_gate(self, path: Any, name: Any) -> Gate:
         target = self._import_from(path, "function")
@@ -416,11 +405,6 @@ class _RecipeReader(RecipeReader):
         return make(target)
 
     # ---------------------------------------------------------------------------------------------------------- files
-
-    def _make_importable(self) -> None:
-        folder = str(self.folder)
-        if folder not in sys.path:
-            sys.path.insert(0, folder)
 
     def _check_folder(self, path: Any, where: RecipePath) -> Path | None:
         key = where[-1]

@@ -25,6 +25,7 @@ def tool_server(settings: Any, folder: Path) -> ToolServer:
     for key in settings:
         if key not in _KEYS:
             raise InvalidCantrip(f'mcp: unknown key "{key}": {suggest_nearest(str(key), _KEYS)}')
+    settings = {key: value for key, value in settings.items() if value is not None}
     name, command, url = settings.get("name"), settings.get("command"), settings.get("url")
     if not isinstance(name, str) or (command is None) == (url is None):
         raise InvalidCantrip("mcp: expected a name, and either a command or a url")

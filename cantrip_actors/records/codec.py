@@ -89,7 +89,7 @@ def decode_value(line: bytes, decoder: msgspec.json.Decoder[V], what: str) -> V:
             return decoder.decode(line)
         return msgspec.convert(json.loads(line), decoder.type, dec_hook=convert_from_json)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise LoomError(f"{line[:60]!r} is not a {what}: {error}") from error
+        raise LoomError(f"{_cut_excerpt(line)} is not a {what}: {error}") from error
 
 
 def decode(line: bytes) -> Record:
@@ -273,7 +273,12 @@ def convert_from_json(kind: type, value: Any) -> Any:
 
 
 def make_image(facts: Mapping[str, Any]) -> File:
-    """Return the image or the file with these facts. Raises ValueError for an invalid digest."""
+    """Return the image or the file with these facts.
+
+    Raises TypeError if `facts` is no mapping, and ValueError for an invalid digest.
+    """
+    if not isinstance(facts, Mapping):
+        raise TypeError(f'"images": expected an object for each image, got a {type(facts).__name__}')
     get = facts.get
     digest, url, file_id = get("digest", ""), get("url"), get("file_id")
     if url is None and file_id is None and not (isinstance(digest, str) and _IMAGE_DIGEST.fullmatch(digest)):

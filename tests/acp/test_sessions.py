@@ -11,8 +11,9 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
-from cantrip_actors.acp.editor import Editor
+from cantrip_actors import Cantrip, Circle, LoomError, Runtime, ask_first, gate, scripted
+from cantrip_actors.acp.editor import Capabilities, Editor
+from cantrip_actors.acp.jsonrpc import NOT_FOUND, RequestError
 from cantrip_actors.gates import write
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.stream.wire import FinalFunctionCall, ItemDone, ItemStart
@@ -670,6 +671,48 @@ async def test_each_undo_goes_one_prompt_further_back_across_forks() -> None:
         assert editor.text().endswith("anew is number 1")
 
 
+@pytest.mark.parametrize(
+    ("command", "method", "number"), [("/fork 2", "start_fork", 3), ("/undo", "start_fork", 3), ("/undo", "invoke", 1)]
+)
+async def test_the_prompt_after_one_that_could_not_go_back_goes_back(
+    monkeypatch: pytest.MonkeyPatch, command: str, method: str, number: int
+) -> None:
+    async def fail(*_args: Any, **_named: Any) -> Any:
+        raise LoomError("the disk is full")
+
+    async with edited(helper()) as editor:
+        session = await new(editor)
+        prompts = ("one",) if method == "invoke" else ("one", "two", "three")  # to the beginning, or to a turn
+        for text in (*prompts, command):
+            await editor.prompt(session, text)
+        with monkeypatch.context() as patched:
+            patched.setattr(Runtime, method, fail)
+            with pytest.raises(Refused, match="the disk is full"):
+                await editor.prompt(session, "lost")
+        await editor.prompt(session, "again")
+        assert editor.text().endswith(f"again is number {number}")
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+async def test_requests_that_cannot_be_read_refuse_one_session_and_end_no_other(
+    monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    recipe = helper()
+    async with Runtime.open("memory:", cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
+        session = await new(editor)
+        await editor.prompt(session, "one")
+
+        def fail(*_args: Any, **_named: Any) -> Any:
+            raise LoomError("the database is away")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Runtime, "requests", fail)
+            with pytest.raises(Refused, match="the database is away"):
+                await editor.ask(method, sessionId=session, cwd="/", mcpServers=[])
+        await editor.prompt(session, "two")
+        assert editor.text().endswith("two is number 2")
+
+
 async def test_an_undo_after_an_undo_by_another_program_goes_one_prompt_further_back() -> None:
     recipe = helper()
     async with Runtime.open("memory:", cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
@@ -828,6 +871,37 @@ async def test_a_terminal_is_released_also_when_the_prompt_is_cancelled() -> Non
         session = await new(editor)
         await editor.prompt(session, run)
         assert editor.asked == []
+
+
+class _ForgetfulEditor:
+    """An editor that refuses to end a terminal: it has forgotten it. `waits` for the end of the program forever."""
+
+    def __init__(self, *, waits: bool) -> None:
+        self._waits = waits
+
+    async def request(self, method: str, _params: Any) -> Any:
+        if method == "terminal/wait_for_exit" and self._waits:
+            await anyio.sleep_forever()
+        if method in ("terminal/kill", "terminal/release"):
+            raise RequestError(NOT_FOUND, "there is no such terminal")
+        return {"terminalId": "t1", "exitCode": 0, "output": "hello"}
+
+
+async def run_in_terminal(*, waits: bool) -> Any:
+    connection: Any = _ForgetfulEditor(waits=waits)
+    lent = Editor(connection, Capabilities(terminal=True), "session", Path("/"), ()).lend(helper(), terminal=True)
+    terminal = lent.circle.gate("terminal")
+    assert terminal is not None
+    assert terminal.function is not None
+    return await terminal.function("make", [])
+
+
+@pytest.mark.rule("ACP-15")
+async def test_a_terminal_that_the_editor_cannot_end_hides_neither_the_result_nor_a_cancellation() -> None:
+    assert (await run_in_terminal(waits=False))["output"] == "hello"
+    with anyio.move_on_after(1) as scope:
+        await run_in_terminal(waits=True)
+    assert scope.cancelled_caught
 
 
 # Servers of tools

@@ -43,6 +43,8 @@ class TestScriptedFiles:
             ("response: []", 'unknown key "response": did you mean "responses"'),
             ("responses: []\nusage: {prompt_tokens: -1}", "prompt_tokens"),
             ("- !!python/object/apply:os.getcwd []", "neither YAML nor JSON"),
+            ("- !!bool maybe", "neither YAML nor JSON"),
+            ("[" * 600, "neither YAML nor JSON: nested too deeply"),
         ],
     )
     def test_a_scripted_file_with_other_content_is_refused(self, tmp_path, text, told):

@@ -177,7 +177,7 @@ class TestEvaluationFile:
             (7, "a scorer: expected exact, contains, python:module:function or {judge: rubric, crystal: …}, got"),
             (8, "a scorer: expected exact"),
             (9, "rubric: expected a text"),
-            (10, "eval_parts:long: cannot import it"),
+            (10, 'eval_parts:long: eval_parts has no "long"'),
             (11, "python:eval_parts:number: expected a function, got the number 3"),
             (12, "repeat: expected a whole number from 1 on, got the number 0"),
             (13, 'unknown key "buget": did you mean "budget"?'),

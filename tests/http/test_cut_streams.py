@@ -7,10 +7,12 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, ProviderError, gate, scripted
+from cantrip_actors import Cantrip, Circle, ProviderError, Runtime, gate, scripted
+from cantrip_actors.http import Service, Tokens
+from cantrip_actors.http.token import SCOPES
 from cantrip_actors.observe import Upserts
 from cantrip_actors.wards import max_turns
-from tests.http.serving import ADMIN, Served, echo, in_process
+from tests.http.serving import ADMIN, Served, echo, in_process, token
 
 Hold = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -105,3 +107,17 @@ async def test_a_stream_that_fell_behind_has_the_error_that_ends_its_episode(mon
         text = b"".join(message.get("body", b"") for message in answered).decode()
         assert "no such model" in text
         assert text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_service_that_is_opened_again_cuts_the_answers_to_revoked_tokens() -> None:
+    known = token("admin", *SCOPES)
+    async with Runtime.open("memory:") as runtime:
+        service = Service(runtime, [echo()], tokens=Tokens([known]))
+        async with service.open():
+            with service.answering(known):
+                await anyio.sleep(0.1)
+        service.tokens = Tokens([])
+        async with service.open():
+            with service.answering(known) as answer:
+                await anyio.sleep(10)
+            assert answer.cancelled_caught

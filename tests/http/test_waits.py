@@ -7,7 +7,7 @@ import httpx2
 import openai
 import pytest
 
-from cantrip_actors import Cantrip, Circle, ask_first, scripted
+from cantrip_actors import Cantrip, Circle, LoomError, ask_first, scripted
 from cantrip_actors.wards import max_turns
 from tests.http.serving import ADMIN, Served, in_process, pay, token
 from tests.mcp_server.clients import answer, helper
@@ -185,3 +185,23 @@ async def test_a_call_that_its_token_may_not_see_is_not_continued() -> None:
         body = {"model": "other", "messages": messages}
         refused = await on.post("/v1/chat/completions", body, 404, headers=on.as_token("other"))
         assert "no call has the id" in refused["error"]["message"]
+
+
+async def test_a_loom_that_cannot_be_read_when_a_call_comes_to_wait_ends_no_other_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with in_process([helper()]) as on:
+        loom, failed = type(on.runtime.loom), list[str]()
+        find_ancestry = loom.ancestry
+
+        def fail_once(self: Any, entity_id: str) -> Any:
+            if not failed:
+                failed.append(entity_id)
+                raise LoomError("the database is away")
+            return find_ancestry(self, entity_id)
+
+        monkeypatch.setattr(loom, "ancestry", fail_once)
+        for _ in range(2):
+            answered = await on.post("/v1/chat/completions", {"model": "helper", "messages": [PAY]}, 200)
+            assert "waits for a person" in answered["choices"][0]["message"]["content"]
+        assert failed

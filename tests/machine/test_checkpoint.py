@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +67,16 @@ def test_damaged_bytes_are_refused_or_give_the_same_state(data: st.DataObject) -
     assert whole is not None
     at = data.draw(st.integers(0, len(whole) - 1))
     assert decode_checkpoint(whole[:at], lambda image: image) is None
+
+
+@pytest.mark.rule("C-06")
+@pytest.mark.parametrize("image", ["", 7, [], {}, {"digest": 7}])
+def test_a_checkpoint_with_an_image_that_is_none_is_refused(image: Any) -> None:
+    drive = Drive(cantrip(), say(done()))
+    drive.go()
+    data: Any = msgspec.msgpack.decode(encode_checkpoint(drive.plan, drive.state, BELOW) or b"")
+    data["state"]["conversation"]["images"] = [image]
+    assert decode_checkpoint(msgspec.msgpack.encode(data), lambda image: image) is None
 
 
 @pytest.mark.rule("C-06")

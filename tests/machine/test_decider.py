@@ -6,8 +6,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_actors.machine.actions import Answer, Ask, Compute, Finish
-from cantrip_actors.machine.events import Begin, Called, Computed, Failed, Interrupt, Replied, Steer, Steering
+from cantrip_actors.machine.actions import Answer, Ask, Compute, Consult, Finish
+from cantrip_actors.machine.events import (
+    Begin,
+    Called,
+    Computed,
+    Event,
+    Failed,
+    Interrupt,
+    Replied,
+    Steer,
+    Steering,
+    Stopped,
+)
 from cantrip_actors.machine.evolve import fold
 from cantrip_actors.machine.project import find_outcome, fold_state, is_for_lease_holder, sum_usage
 from cantrip_actors.machine.state import Phase
@@ -17,9 +28,10 @@ from cantrip_actors.terms.call import Call
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.folding import Folding
+from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import Response, Usage
-from cantrip_actors.terms.ward import max_turns
-from tests.machine.driver import ASKING, GATES, Drive, call, cantrip, done, echo, fields_of, page, say
+from cantrip_actors.terms.ward import max_tokens, max_turns
+from tests.machine.driver import ASKING, GATES, Drive, call, cantrip, done, echo, fields_of, look, page, say
 from tests.machine.test_loop_properties import Script, live, scripts
 
 AT = "2026-11-26T22:00:00.000Z"
@@ -234,3 +246,19 @@ def test_the_live_state_of_a_code_circle_equals_the_replayed_log(data: st.DataOb
         made, lineage=first.records, entity_id="e2", parent_turn=first.state.parent_id, forked=True, lasting=True
     )
     run(fork, 2)
+
+
+@pytest.mark.rule("Y-30")
+@pytest.mark.parametrize("event", [Interrupt("stop"), Stopped("timeout", "too late")])
+def test_an_entity_whose_episode_ends_while_a_person_is_asked_for_more_budget_rests(event: Event) -> None:
+    @gate(name="max_tokens")
+    def max_tokens_gate() -> str:
+        """A gate with the name of the ward."""
+        return "a lot"
+
+    wards = (max_turns(20), max_tokens(10, per="intent", when_spent="ask"))
+    drive = Drive(cantrip(*wards, gates=("done", look, max_tokens_gate)), say(call("look")), lasting=True)
+    drive.go(upto=Consult)
+    assert isinstance(drive.feed(event), Finish)
+    assert drive.state.turn.requested is None
+    assert drive.restart() is None

@@ -140,6 +140,20 @@ class TestMay:
         if may(Occasion.CLOSE, standing):
             assert may(Occasion.DRAIN, standing)
 
+    def test_an_entity_for_which_many_others_wait_is_looked_at_once(self):
+        class Children(list):
+            looks = 0
+
+            def __iter__(self):
+                Children.looks += 1
+                assert Children.looks < 1000, "each way to an entity is followed"
+                return super().__iter__()
+
+        standing = waiting("person")
+        for _ in range(30):  # both children of each entity ask the next one
+            standing = waiting("children", children=Children(waiting("entity", answerer=standing) for _ in range(2)))
+        assert find_causes(standing) == {Cause.PERSON}
+
 
 class TestCrashes:
     def test_a_first_crash_is_tried_again(self):

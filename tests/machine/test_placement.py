@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from cantrip_actors.machine.placement import (
     Take,
     UnloadIdle,
     advance,
+    can_any_run,
     order_among,
     rank,
     should_end_here,
@@ -126,6 +128,22 @@ def test_an_idle_entity_goes_to_a_node_that_offers_its_cantrip_under_a_further_n
     assert rank(one, Candidate("e", "c0", "desk", may_move=True), [one]) == 0
     unclear = one._replace(unclear=("c1",))
     assert rank(unclear, Candidate("e", "c0", "desk", may_move=True), [unclear]) == math.inf
+
+
+def test_the_work_for_the_rank_of_an_entity_grows_like_the_number_of_nodes() -> None:
+    reads = Counter[int]()
+
+    class Served(dict[str, str | None]):
+        def values(self) -> Any:
+            reads[count] += 1
+            return super().values()
+
+    for count in (10, 100):
+        nodes = [Member(f"n{n}", 10, serves=Served(SERVES)) for n in range(count)]
+        entity = Candidate("e", "c0", "desk", may_move=True)
+        assert rank(nodes[0], entity, nodes) < count
+        assert can_any_run(entity, nodes)
+    assert 0 < reads[100] <= 10 * reads[10]
 
 
 @pytest.mark.rule("N-63")

@@ -86,6 +86,10 @@ def test_a_recipe_lists_a_server_among_its_gates(tmp_path: Path, monkeypatch: py
     assert dict(server.env) == {"GIVEN": "a secret"}
     assert server.cwd == str(tmp_path)
     assert "a secret" not in repr(server)
+    (without,) = load_recipe(
+        recipe(tmp_path, "{mcp: {name: files, command: server, cwd: null, env: null}}")
+    ).circle.servers
+    assert without.cwd == str(tmp_path)
     gate = "{mcp: {name: tickets, url: 'https://example.org/mcp', token_env: GIVEN}}"
     (server,) = load_recipe(recipe(tmp_path, gate)).circle.servers
     assert isinstance(server, HttpServer)

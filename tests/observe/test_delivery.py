@@ -233,6 +233,18 @@ async def test_a_subscriber_that_falls_behind_gets_an_error_and_can_subscribe_ag
     assert len(upserts(waiting(hub.subscribe()))) == 6
 
 
+@pytest.mark.rule("U-56", "U-57")
+async def test_a_snapshot_of_any_length_is_read_and_then_the_capacity_counts() -> None:
+    hub = Hub()
+    hub.feed(begin, *[said("x", f"m{n}") for n in range(6)])
+    subscription = hub.subscribe(capacity=3)
+    assert len(upserts(waiting(subscription))) == 6
+    slow = hub.subscribe(capacity=3)
+    hub.feed(*[said("x", f"later{n}") for n in range(4)])
+    with pytest.raises(FellBehind, match="subscribe again"):
+        await anext(slow)
+
+
 @pytest.mark.rule("U-57")
 async def test_two_subscribers_see_the_same_states() -> None:
     hub = Hub(Batching((1,)))

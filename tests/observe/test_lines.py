@@ -21,6 +21,7 @@ import structlog
 
 from cantrip_actors import EntityCrashed, Runtime, gate
 from cantrip_actors.http.operations import dump_at_signal
+from cantrip_actors.loom.memory.memory import MemoryStore
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.observe.crashes import MOST_FILES, Crashes, read_crashes
 from cantrip_actors.observe.lines import configure
@@ -190,9 +191,37 @@ async def test_a_crash_makes_one_report_with_what_is_needed(monkeypatch: pytest.
     assert report["after_turn"] == episode.thread[0].id
     assert [event.partition(" ")[2] for event in report["events"]] == ["started, restarts 0", "ended: crash: Killed"]
     assert set(report["versions"]) == {"cantrip-actors", "python"}
+    telemetry.crashes.flush()
     (file,) = (tmp_path / "crashes").iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(read_crashes(tmp_path / "crashes")) == [report]
+
+
+@pytest.mark.rule("LOG-05", "LOG-04")
+async def test_a_report_reads_a_slow_store_and_writes_its_file_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    threads: list[int] = []
+
+    def note_thread(owner: Any, name: str) -> None:
+        work = getattr(owner, name)
+        monkeypatch.setattr(
+            owner, name, lambda *args, **named: (threads.append(threading.get_ident()), work(*args, **named))[1]
+        )
+
+    crash_at(monkeypatch, StepRecorder, "record_step", after=True, at=3)
+    monkeypatch.setattr(MemoryStore, "blocking", True)
+    note_thread(MemoryStore, "newest")
+    note_thread(Path, "write_text")
+    telemetry = Telemetry(otel=False, crash_dir=tmp_path)
+    async with Runtime.open(telemetry=telemetry) as runtime:
+        episode = await runtime.cast(cantrip([say("echo", text="x"), say("echo", text="x"), done(1)]), "go")
+        telemetry.crashes.flush()
+    (report,) = telemetry.crashes
+    assert report["after_turn"] == episode.thread[0].id
+    assert list(read_crashes(tmp_path)) == [report]
+    assert len(threads) >= 2
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.rule("LOG-05")
@@ -249,7 +278,9 @@ def test_repeated_crashes_are_counted_and_an_exception_group_is_reported_by_its_
 def test_a_folder_keeps_the_newest_reports_only(tmp_path: Path) -> None:
     for n in range(MOST_FILES + 5):
         (tmp_path / f"0000-{n:05}.json").write_text("{}")
-    Crashes(tmp_path).take(crashed())
+    crashes = Crashes(tmp_path)
+    crashes.take(crashed())
+    crashes.flush()
     names = sorted(one.name for one in tmp_path.iterdir())
     assert len(names) == MOST_FILES
     assert names[0] == "0000-00006.json"
@@ -284,6 +315,7 @@ async def test_an_exception_whose_text_cannot_be_read_is_reported_once(monkeypat
 def test_a_report_is_bounded_whatever_the_exception_says(tmp_path: Path) -> None:
     crashes = Crashes(tmp_path)
     crashes.take(crashed(Crash(ExceptionGroup("many", [ValueError(f"begin {'x' * 1_000_000} end")] * 200))))
+    crashes.flush()
     (file,) = tmp_path.iterdir()
     (report,) = crashes
     assert file.stat().st_size < 3_000_000
@@ -305,7 +337,9 @@ async def test_a_secret_at_the_place_where_a_text_is_cut_is_redacted_whole(monke
 
 @pytest.mark.rule("LOG-05")
 def test_a_report_that_a_killed_process_did_not_finish_hides_no_other(tmp_path: Path) -> None:
-    Crashes(tmp_path).take(crashed())
+    crashes = Crashes(tmp_path)
+    crashes.take(crashed())
+    crashes.flush()
     (tmp_path / "0000.json").write_text('{"id": "00')
     assert [one["exception"] for one in read_crashes(tmp_path)] == ["KeyError"]
 

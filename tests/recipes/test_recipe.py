@@ -292,6 +292,12 @@ class TestMistakes:
             pytest.param(GOOD + "name: 2024-13-45\n", None, "a value that YAML cannot read", id="no date"),
             pytest.param(GOOD + "name: !!bool maybe\n", None, "a value that YAML cannot read", id="no truth"),
             pytest.param(GOOD + "name: !!timestamp x\n", None, "a value that YAML cannot read", id="no time"),
+            pytest.param(GOOD + "name: !!int ''\n", None, "a value that YAML cannot read", id="no number"),
+            pytest.param(GOOD + "name: !!float ''\n", None, "a value that YAML cannot read", id="no float"),
+            pytest.param(
+                GOOD.replace("[done]", "[done, {python: '.gates:x'}]"), 3, '"module:name"', id="relative module"
+            ),
+            pytest.param(GOOD.replace("[done]", "[done, {python: 'math:pi.x'}]"), 3, 'has no "x"', id="part of a part"),
         ],
     )
     def test_mistakes_of_a_yaml_recipe_are_reported(self, mistakes, text, line, said):
@@ -306,6 +312,7 @@ class TestMistakes:
             pytest.param("[call]\ntop_p = 7\n", 2, "top_p: expected a number from 0 to 1", id="value"),
             pytest.param("[[circle.wards]]\nmax_turns = 0\n", 2, "max_turns", id="array of tables"),
             pytest.param("a = \n", 1, "not valid TOML", id="syntax"),
+            pytest.param(f"a = {'9' * 5_000}\n", None, "not valid TOML", id="digits"),
             pytest.param("a = 1\na = 2\n", 2, "not valid TOML: cannot overwrite", id="twice"),
         ],
     )

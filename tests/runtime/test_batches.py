@@ -9,7 +9,7 @@ import orjson
 import pytest
 from botocore.credentials import Credentials
 
-from cantrip_actors import Call, Cantrip, Circle, CrystalError, InvalidCantrip, Runtime, scripted
+from cantrip_actors import Call, Cantrip, Circle, CrystalError, InvalidCantrip, InvalidIntent, Runtime, scripted
 from cantrip_actors.crystal.testing import FaultyServer
 from cantrip_actors.crystals import (
     Look,
@@ -169,6 +169,13 @@ async def test_batched_casts_each_return_an_episode_or_an_error_in_order():
     assert isinstance(found[1], CrystalError)
     assert [found[0].result, found[2].result] == ["case 0", "case 2"] == [again[0].result, again[2].result]
     assert len(server.paid) == 3
+
+
+@pytest.mark.parametrize("key", [None, "", "a\0b"])
+async def test_a_batch_without_a_key_is_refused(key):
+    async with Runtime.open("memory:") as runtime:
+        with pytest.raises(InvalidIntent, match="key: expected a text that is not empty"), anyio.fail_after(60):
+            await runtime.batch(cantrip_of(crystal_at(OpenAIServer())), ["case 0"], key=key)
 
 
 async def test_a_full_group_is_submitted_at_once():

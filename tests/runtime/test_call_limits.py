@@ -8,6 +8,8 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, InvalidCantrip, Runtime, gate, scripted
+from cantrip_actors.machine.budget import Ledger
+from cantrip_actors.terms.call_limit import CallLimit
 from cantrip_actors.terms.period import Period
 from cantrip_actors.terms.ward import Wards
 from cantrip_actors.testing import Crash, Process, run_with_crashes
@@ -209,3 +211,16 @@ def test_a_wrong_limit_is_refused_where_it_is_written(ward: Any, problem: str) -
     with pytest.raises(InvalidCantrip) as refused:
         Shop().circle(ward())
     assert problem in str(refused.value)
+
+
+@pytest.mark.parametrize("per", ["day", "intent"])
+def test_calls_that_were_not_recorded_give_the_next_period_no_more_calls(per: Period) -> None:
+    limit = CallLimit("pay", 1, per)
+    ledger, now = Ledger(Wards(calls=(limit,))), 86_399.0
+    with pytest.raises(OSError, match="full"), ledger.counting_calls(["pay"], lambda: now):  # noqa: PT012
+        now += 2.0
+        ledger.begin_intent()
+        with ledger.counting_calls(["pay"], lambda: now):
+            pass
+        raise OSError("the disk is full")
+    assert ledger.make_budget(lambda: now).spent_calls == {"pay": limit}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors import Cantrip, Circle, Entity, InvalidCantrip, Request, Runtime, gate, scripted
+from cantrip_actors import AlreadyDecided, Cantrip, Circle, Entity, InvalidCantrip, Request, Runtime, gate, scripted
 from cantrip_actors.terms.period import PeriodBudget
 from cantrip_actors.terms.ward import Wards
 from cantrip_actors.wards import Ward, max_cost, max_tokens, max_turns
@@ -137,6 +137,20 @@ async def test_without_a_grant_the_episode_of_an_intent_ends_or_else_the_entity(
         assert "anna granted no more" in (episode.summary or "")
         assert runtime.loom.state(entity.id) == ("idle" if per == "intent" else "truncated")
         assert (await runtime.list_requests()).items == []
+
+
+@pytest.mark.parametrize("stops", ["interrupt", "end"])
+async def test_a_request_for_more_of_a_budget_expires_when_the_episode_is_ended(stops: str) -> None:
+    made = desk(say("look"), done("again"), wards=(max_cost(0.3, per="intent", when_spent="ask"),))
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("desk", made)
+        work = await entity.post("first")
+        request = await wait_for_request(runtime)
+        await (entity.interrupt() if stops == "interrupt" else entity.stop())
+        await work.result()
+        with pytest.raises(AlreadyDecided) as late:
+            await runtime.decide(request.id, answer=5)
+        assert (late.value.decision, late.value.by) == ("expired", "")
 
 
 async def test_a_person_who_grants_too_little_is_asked_again() -> None:

@@ -9,8 +9,9 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from cantrip_actors import LoomError, Runtime, scripted
-from cantrip_actors.loom import Quarantined
+from cantrip_actors import CantripError, EntityEnded, LoomError, Runtime, scripted
+from cantrip_actors.loom import DamagedLoom, Held, Quarantined
+from cantrip_actors.runtime.entity.launcher import Launcher
 from cantrip_actors.testing import Crash, Process
 from tests.loom.processes import python
 from tests.runtime.kills import attempt
@@ -252,6 +253,32 @@ async def test_an_entity_that_is_not_resumed_when_a_loom_is_opened_is_in_a_warni
             assert runtime.tenant("another").not_resumed == {}
     warnings = [line for line in logs if line["event"] == "an entity is not resumed"]
     assert [(line["log_level"], line["entity"]) for line in warnings] == [("warning", entity_id)]
+
+
+@pytest.mark.rule("Z-11")
+@pytest.mark.parametrize("recover", ["resume", "abandon"])
+@pytest.mark.parametrize(
+    ("error", "is_listed"),
+    [(DamagedLoom("a record was changed"), True), (Held("another process"), False), (EntityEnded("just now"), False)],
+    ids=["damaged", "held", "ended"],
+)
+async def test_a_runtime_opens_and_recovers_the_other_entities_if_one_cannot_be_recovered(
+    url: str, recover: Any, error: CantripError, is_listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await cut_short(url, "a", "b")
+    method = {"resume": "restore", "abandon": "abandon"}[recover]
+    work = getattr(Launcher, method)
+
+    async def fail(self: Launcher, entity_id: str, *args: Any, **named: Any) -> Any:
+        if entity_id == first:
+            raise error
+        return await work(self, entity_id, *args, **named)
+
+    monkeypatch.setattr(Launcher, method, fail)
+    async with Runtime.open(url, cantrips=[SPELL], recover=recover) as runtime:
+        assert dict(runtime.not_resumed) == ({first: str(error)} if is_listed else {})
+        assert runtime.interrupted() == [runtime.loom.header(first)]
+        assert (runtime.find(second).loaded, runtime.loom.is_over(second)) == (recover == "resume", recover != "resume")
 
 
 @pytest.mark.rule("Z-11")

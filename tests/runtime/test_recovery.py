@@ -458,6 +458,24 @@ async def test_two_runtimes_on_one_loom_do_not_run_one_entity(tmp_path: Path) ->
     assert world.effects == ["one", "two"]
 
 
+async def test_an_entity_that_ends_elsewhere_as_it_is_stopped_counts_as_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as runner, Runtime.open(url) as stopper:
+        entity = await runner.start(cantrip(slowly, World().gate()), "go")
+        inboxes = stopper._tree.inboxes
+        post = inboxes.post
+
+        async def post_too_late(mail: Any) -> Any:
+            await entity.stop()
+            return await post(mail)
+
+        monkeypatch.setattr(inboxes, "post", post_too_late)
+        await stopper.find(entity.id).stop()
+        assert stopper.loom.is_over(entity.id)
+
+
 async def test_a_lease_that_was_taken_over_stops_the_late_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from cantrip_actors import AttemptFailedEvent, DeltaEvent, ItemEndEvent, StreamedEvent
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.stream.answer import AnswerStream
+from cantrip_actors.stream.answer_so_far import AnswerSoFar
 from cantrip_actors.stream.wire import (
     AttemptFailed,
     Emitted,
@@ -137,3 +138,13 @@ def test_secrets_in_initial_texts_and_errors_are_redacted() -> None:
     )
     assert len(events) == 3
     assert "hunter2" not in str(events)
+
+
+def test_a_reader_in_the_middle_gets_the_texts_of_an_item_that_started_again() -> None:
+    final = FinalMessage("first", "agent")
+    start, end = ItemStart("0", "message"), ItemDone("0", final)
+    payloads = [start, ItemDelta("0", "first "), end, start, ItemDelta("0", "second "), ItemDelta("0", "and more ")]
+    so_far = AnswerSoFar()
+    so_far.add(read(stream(), *payloads))
+    texts = [event.text for event in so_far.list_events() if isinstance(event, DeltaEvent)]
+    assert texts == ["first ", "second and more "]

@@ -33,6 +33,7 @@ from cantrip_actors.terms.skill import (
     is_placed,
     make_skill,
 )
+from cantrip_actors.terms.yaml_text import UNREADABLE
 
 LONGEST_HEAD: Final = 64_000
 """Characters of the head of a SKILL.md."""
@@ -140,7 +141,7 @@ def _parse_head(head: str, where: str) -> Any:
         line = "" if mark is None else f", line {mark.line + 2}"
         problem = f"{where}{line}: its head is not YAML: {getattr(error, 'problem', error)}"
         raise InvalidCantrip(f"{problem}; a text with a colon has to stand in quotes") from error
-    except ValueError as error:  # a date that does not exist
+    except UNREADABLE as error:
         raise InvalidCantrip(f"{where}: its head cannot be read: {error}") from error
     if fault:
         raise InvalidCantrip(f"{where}: expected a head {fault}")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from cantrip_actors.machine.project.record import get_time
 from cantrip_actors.records.records import Committed, Decided, Ended, GateFinished, IntentGiven, Record, Requested
 
 
@@ -27,12 +28,12 @@ def find_decision(records: Iterable[Record], request_id: str) -> Requested | Ver
     """Return the decision about a request; the request if it is open; None if there is no such request."""
     request: Requested | None = None
     for record in records:
-        if isinstance(record, Requested):
-            request = record if record.id == request_id else request
-        elif request is not None and isinstance(record, Decided):
+        if request is None:
+            request = record if isinstance(record, Requested) and record.id == request_id else None
+        elif isinstance(record, Decided):
             return Verdict(record.decision, record.by, record.at, record.note)
-        elif request is not None and isinstance(record, GateFinished):  # the episode was ended from outside
-            return Verdict("expired", "", "", "the call was ended first")
+        elif isinstance(record, GateFinished | Ended):  # the episode was ended from outside; Ended: between two calls
+            return Verdict("expired", "", get_time(record), "the episode was ended first")
     return request
 
 

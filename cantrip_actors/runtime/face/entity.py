@@ -544,7 +544,8 @@ class Entity(Generic[Answer_co]):
                 await tree.launcher.abandon(self._id, reason, by)
             except Held:
                 if not is_requested:
-                    await self._post_control("stop", {"reason": reason}, by=by)
+                    with suppress(EntityEnded):  # it has just ended there
+                        await self._post_control("stop", {"reason": reason}, by=by)
                 is_requested = True
                 await anyio.sleep(POLL_INTERVAL)
 

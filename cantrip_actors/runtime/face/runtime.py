@@ -58,6 +58,7 @@ from cantrip_actors.runtime.face.work import Work
 from cantrip_actors.runtime.loom.allowances import AllowancePeriod
 from cantrip_actors.runtime.loom.core import Limits
 from cantrip_actors.runtime.loom.guard import Guard
+from cantrip_actors.runtime.loom.loom_writer import is_outage
 from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.nodes.membership import Node
 from cantrip_actors.runtime.nodes.node import serve
@@ -85,6 +86,7 @@ from cantrip_actors.terms.crystal import Crystal, check_crystal
 from cantrip_actors.terms.episode_scope import Provide
 from cantrip_actors.terms.errors import (
     CantripError,
+    EntityEnded,
     InvalidCantrip,
     InvalidDecision,
     InvalidIntent,
@@ -589,10 +591,11 @@ class Runtime:
         without batching gets batches of its own. The key of each entity contains the index of its intent: the same call
         in another process continues where this one was killed, and pays for no query twice. `by` is as for `cast`.
 
-        Raises InvalidCantrip if the crystal's provider takes no batches.
+        Raises InvalidCantrip if the crystal's provider takes no batches, and InvalidIntent without a key.
         """
         check_cantrip("batch", cantrip)
         check_kind("intents", intents, Iterable, "a list of intents", InvalidIntent)
+        check_name("key", key)
         return await cast_all(self.cast, cantrip, intents, key, by)
 
     async def start(
@@ -1276,7 +1279,8 @@ class Runtime:
     @property
     def not_resumed(self) -> Mapping[str, str]:
         """The interrupted entities that `recover="resume"` did not resume when the loom was opened, by id, each with
-        the reason: its cantrip is not known here or is ambiguous, its dependencies are missing, or it is quarantined.
+        the reason: its cantrip is not known here or is ambiguous, its dependencies are missing, its records cannot be
+        read, or it is quarantined. With `recover="abandon"`: those that could not be ended.
 
         Each is a warning in the log, too. `resume` with a `cantrip`, or `abandon`, settles one.
         """
@@ -1369,36 +1373,41 @@ class Runtime:
         """
         tree = self._tree
         for header in await tree.in_store(self.interrupted):
-            if self._recover == "abandon":
-                await self.abandon(header.entity_id)
-            elif not tree.store.shared and not await tree.in_store(partial(tree.loom.has_begun, header.entity_id)):
-                # no caller has its id, and it cannot be resumed; in a shared loom it may just be beginning
-                await tree.launcher.abandon(header.entity_id, f"it {NEVER_BEGAN}")
-            elif self._recover == "resume":
-                await self._resume_interrupted(header)
-            else:
-                _log.info("an entity was interrupted", entity=header.entity_id, cantrip=header.cantrip_id)
-                tree.inboxes.note_answer(header.entity_id)
+            try:
+                why = await self._recover_entity(header)
+            except (Held, EntityEnded):
+                _log.info("another process has resumed an entity", entity=header.entity_id)
+                continue
+            except CantripError as error:  # one that cannot be read, for example: it must not keep the others waiting
+                if is_outage(error) or not tree.is_open:
+                    raise
+                why = str(error)
+                if isinstance(error, Quarantined):
+                    tree.registry.send(error)
+            if why:
+                self._not_resumed[header.entity_id] = why
+                _log.warning("an entity is not resumed", entity=header.entity_id, cantrip=header.cantrip_name, why=why)
         await tree.inboxes.poll()
         tree.scheduler.wake()
 
-    async def _resume_interrupted(self, header: Header) -> None:
+    async def _recover_entity(self, header: Header) -> str:
+        """Resume, abandon or list an interrupted entity, as `recover` says; return why it is not resumed, or ""."""
         tree, entity_id = self._tree, header.entity_id
-        facts = await tree.in_store(partial(tree.loom.facts, entity_id))
-        try:
-            if tree.is_clear(facts):
-                await tree.launcher.restore(entity_id, facts=facts)
-                return
-            why = _explain_unclear(tree, facts)
+        if self._recover == "abandon":
+            await self.abandon(entity_id)
+        elif not tree.store.shared and not await tree.in_store(partial(tree.loom.has_begun, entity_id)):
+            # no caller has its id, and it cannot be resumed; in a shared loom it may just be beginning
+            await tree.launcher.abandon(entity_id, f"it {NEVER_BEGAN}")
+        elif self._recover == "list":
+            _log.info("an entity was interrupted", entity=entity_id, cantrip=header.cantrip_id)
             tree.inboxes.note_answer(entity_id)
-        except Held:
-            _log.info("another process has resumed an entity", entity=entity_id)
-            return
-        except Quarantined as quarantined:
-            why = str(quarantined)
-            tree.registry.send(quarantined)
-        self._not_resumed[entity_id] = why
-        _log.warning("an entity is not resumed", entity=entity_id, cantrip=header.cantrip_name, why=why)
+        else:
+            facts = await tree.in_store(partial(tree.loom.facts, entity_id))
+            if not tree.is_clear(facts):
+                tree.inboxes.note_answer(entity_id)
+                return _explain_unclear(tree, facts)
+            await tree.launcher.restore(entity_id, facts=facts)
+        return ""
 
 
 def _explain_unclear(tree: Tree, facts: EntityFacts) -> str:

@@ -20,7 +20,7 @@ import anyio.abc
 from cantrip_actors.loom.stores.nodes import NodeInfo, NodeRow, Unowned
 from cantrip_actors.machine.life import Occasion
 from cantrip_actors.machine.node import Checked, Found, LoadEnded, NodeAction
-from cantrip_actors.machine.placement import Candidate, Take, can_run
+from cantrip_actors.machine.placement import Candidate, Take, can_any_run
 from cantrip_actors.machine.project import Life
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.ends import leave_tree
@@ -162,7 +162,7 @@ class NodeActor(Actor):
         membership = self._membership
         seen = membership.state.seen
         members = membership.members
-        stranded = sum(not any(can_run(member, what, members) for member in members) for what in found.unowned)
+        stranded = sum(not can_any_run(what, members) for what in found.unowned)
         polls = max((seen.get(one.entity_id, 0) for one in found.unowned), default=0)
         membership.unowned = UnownedCount(len(found.unowned), stranded, found.quarantined, polls * membership.node.beat)
         late = membership.take_late()

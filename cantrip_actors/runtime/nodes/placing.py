@@ -12,7 +12,7 @@ from cantrip_actors.loom.stores.nodes import NodeRow
 from cantrip_actors.machine.placement import (
     Candidate,
     Member,
-    can_run,
+    can_any_run,
     may_cast,
     may_load,
     order_among,
@@ -131,7 +131,7 @@ def find_stranding(core: Core, entity_id: str) -> LoomError | None:
         return Quarantined(*quarantine)
     facts = core.loom.facts(entity_id)
     one = make_candidate(core, facts)
-    if is_waiting_for_answer(core, facts) or any(can_run(member, one, members) for member in members):
+    if is_waiting_for_answer(core, facts) or can_any_run(one, members):
         return None
     why = _UNCLEAR if any(one.cantrip_id in member.unclear for member in members) else ""
     offered = chain.from_iterable(

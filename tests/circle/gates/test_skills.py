@@ -151,6 +151,7 @@ WRONG: list[tuple[dict[str, str | bytes], str]] = [
     ({"a/SKILL.md": head("a", f"x: {'y' * 70_000}\n")}, "expected a head of at most 64,000 characters, got 70,0"),
     ({"a/SKILL.md": head("a", f"x: {'[' * 30_000}{']' * 30_000}\n")}, "expected a head of at most 20 lists"),
     ({"a/SKILL.md": head("a", "x: 2026-99-99\n")}, "its head cannot be read"),
+    ({"a/SKILL.md": head("a", "x: !!bool maybe\n")}, "its head cannot be read"),
     ({"a/SKILL.md": head("x"), "b/SKILL.md": head("x")}, 'a and b are both called "x"'),
     ({"a/SKILL.md": head("a", "wraps: 3\n")}, "wraps: expected the name of another skill, got 3"),
     ({"a/SKILL.md": head("a", "wraps: b\n"), "bb/SKILL.md": head("bb")}, 'no skill is called "b": did you mean "bb"'),

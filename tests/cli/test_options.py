@@ -1,0 +1,102 @@
+"""What commands read and print, whatever they do: options, files, and the loom of a receipt."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cantrip_actors.cli import control, entities, requests, schedules
+from cantrip_actors.cli.output import one_line
+
+RECEIPT = {"entity_id": "e", "key": "k", "state": "waiting"}
+SCHEDULE = SimpleNamespace(
+    id="s",
+    next_at=None,
+    is_paused=True,
+    to="entity",
+    name="n",
+    intent="i",
+    rule="every 60 s",
+    zone=None,
+    catch_up="one",
+    overlap="skip",
+)
+
+
+@pytest.mark.parametrize(
+    ("module", "result", "command"),
+    [
+        (requests, ("r", None), ("allow", "r")),
+        (requests, ("r", None), ("deny", "r")),
+        (requests, ("r", None), ("answer", "r", "x")),
+        (requests, ("r", None), ("deliver", "r", "x")),
+        (control, "e", ("steer", "n", "x")),
+        (control, "e", ("interrupt", "n")),
+        (entities, RECEIPT, ("post", "n", "x")),
+        (entities, RECEIPT, ("undo", "n")),
+        (entities, ("e", "cancelled"), ("stop", "n")),
+        (schedules, SCHEDULE, ("schedule", "pause", "s")),
+    ],
+)
+def test_a_receipt_shows_the_loom_without_its_password(
+    cantrip: Any, monkeypatch: pytest.MonkeyPatch, module: Any, result: Any, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(module, "run_quietly", lambda *_, **__: result)
+    printed = cantrip(*command, "--json", "--loom", "postgresql://u:hunter2@h/db")
+    assert printed.code == 0
+    assert printed.json["loom"] == "postgresql://u:[redacted]@h/db"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("entities", "--state", "bogus"),
+        ("entities", "--since", "yesterday"),
+        ("loom", "ls", "--state", "bogus"),
+        ("loom", "ls", "--since", "2026-11-28T09:00:00"),
+        ("loom", "spending", "notes", "--zone", "Nowhere"),
+        ("worker", "recipe.yaml", "--queue", f"a:max_running={'9' * 5_000}"),
+        ("cast", f"Summarise: {'x ' * 300}", "recipe.yaml"),
+        ("cast", "go", "--crystal", "ollama:x", "--gate", f"read={'x' * 300}"),
+        ("cast", "recipe.yaml", "go", "--context", "value.yaml"),
+        ("cast", "recipe.yaml", "go", "--context", "deep.yaml"),
+        ("cast", "recipe.yaml", "go", "--history", "value.yaml"),
+    ],
+)
+def test_a_wrong_option_is_a_mistake_in_the_command(cantrip: Any, place: Any, command: tuple[str, ...]) -> None:
+    (place / "value.yaml").write_text("!!bool maybe")
+    (place / "deep.yaml").write_text("[" * 600)
+    if command[0] in ("entities", "loom"):
+        cantrip("ensure", "notes", "recipe.yaml")
+    printed = cantrip(*command)
+    assert (printed.code, printed.out) == (2, "")
+    assert "Traceback" not in printed.err
+
+
+def test_a_recipe_in_json_is_offered_again_without_its_name(cantrip: Any, place: Any) -> None:
+    circle = '{"gates": ["done"], "wards": [{"max_turns": 3}]}'
+    text = f'{{"name": "notes", "crystal": {{"scripted": ["hi"]}}, "circle": {circle}}}'
+    (place / "notes.json").write_text(text)
+    assert cantrip("ensure", "notes", "notes.json").code == 0
+    (place / "notes.json").write_text(text.replace('"hi"', '"ho"').replace('"max_turns": 3', '"max_turns": 4'))
+    (moved,) = cantrip("entities", "--would-move", "--json").json
+    assert moved["name"] == "notes"
+
+
+@pytest.mark.parametrize(
+    ("text", "width", "line"),
+    [("", 4, ""), (" a \n b ", 4, "a b"), ("abcd", 4, "abcd"), ("abcde", 4, "abc…"), ("a b c d e", 4, "a b…")],
+)
+def test_a_text_is_one_line_of_at_most_its_width(text: str, width: int, line: str) -> None:
+    assert one_line(text, width) == line
+
+
+def test_the_line_of_a_long_text_takes_no_time_for_the_rest_of_it() -> None:
+    class Text(str):
+        __slots__ = ()
+
+        def split(self, sep: Any = None, maxsplit: Any = -1) -> list[str]:
+            assert 0 < maxsplit < 100
+            return super().split(sep, maxsplit)
+
+    assert one_line(Text("ab " * 100_000), 9) == "ab ab ab…"
