@@ -24,7 +24,7 @@ from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, make
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import Approved, PhaseApproved, Recovered, StatusChanged, Unblocked
-from cantrip_actors.dispatch.log import Dispatches, read_trusted_records
+from cantrip_actors.dispatch.log import Dispatches, delete_dispatch, read_trusted_records
 from cantrip_actors.dispatch.orchestrator_gates import make_orchestrator_gates
 from cantrip_actors.dispatch.overlap import overlaps, startable
 from cantrip_actors.dispatch.record import Record, make_approval, make_unblocking
@@ -129,7 +129,7 @@ class Dispatcher:
             await entity.stop()
         entity_id = self._runtime.loom.named(dispatch_id)
         forgotten = None if entity_id is None else await self._runtime.forget(entity_id, by=by, why=why)
-        await anyio.to_thread.run_sync(self.log.delete, dispatch_id)
+        await anyio.to_thread.run_sync(delete_dispatch, self.log, dispatch_id)
         return forgotten
 
     def gates(self, cantrip: CantripFor) -> tuple[Gate, ...]:

@@ -216,12 +216,6 @@ class Dispatches:
                 faults[dispatch_id] = f"the log {what}: it had come further when its head was exported"
         return faults
 
-    def delete(self, dispatch_id: str) -> None:
-        """Delete the log of a dispatch, for `Dispatcher.forget`. Raises UnknownDispatch, DispatchError."""
-        with self._open_log(dispatch_id, "delete"):
-            delete_log(self.path(dispatch_id))
-        self._logs.pop(dispatch_id, None)
-
     def _read_links(self, dispatch_id: str) -> tuple[bytes, ...]:
         with self._open_log(dispatch_id, "read") as log:
             return log.read_links()
@@ -273,6 +267,15 @@ def read_trusted_records(log: Dispatches) -> list[Record]:
         except UnknownDispatch:  # it was forgotten meanwhile
             continue
     return records
+
+
+def delete_dispatch(log: Dispatches, dispatch_id: str) -> None:
+    """Delete the whole log of a dispatch, for `Dispatcher.forget`. Raises DispatchError."""
+    try:
+        delete_log(log.path(dispatch_id))
+    except OSError as error:
+        raise DispatchError(f"cannot delete the log of {dispatch_id}: {error.strerror}") from error
+    log.ids()  # drops it from memory
 
 
 def find_written(log: Dispatches, key: str) -> Record | None:
