@@ -625,12 +625,16 @@ class Decoder(ABC):
 
         Raises ProviderError if the stream ended before it was complete, CrystalError if the response is empty.
         """
+        with reading_answers(self.draft.provider):
+            return self.build_response()
+
+    def build_response(self) -> Response:
+        """Return the response, as `finish`; a family adds what it knows at the end only."""
         if not self.complete:
             raise ProviderError(f"{self.draft.provider}: the stream ended before the response was complete")
         if self.logprobs:
             self.metadata["logprobs"] = self.logprobs
-        with reading_answers(self.draft.provider):
-            return self.draft.make_response(self.counts, self.metadata, self.make_blocks(), unfinished=self.unfinished)
+        return self.draft.make_response(self.counts, self.metadata, self.make_blocks(), unfinished=self.unfinished)
 
     def make_blocks(self) -> tuple[Mapping[str, Any], ...]:
         """Return the data to send back unchanged to this provider and model, as one block that names both."""

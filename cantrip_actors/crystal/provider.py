@@ -80,11 +80,12 @@ SCHEMAS: Final = 64
 """How many schemas of answers, fitted to its family, a crystal keeps."""
 
 IMAGES: Final = "images"
+"""The name in `left_out` if a server accepts no images."""
+
 STRICT: Final = "strict"
 """The parameter by which a provider holds its model to the schema of a tool."""
 STRICT_REFUSED: Final = r"\bstrict\b|structured output|invalid schema for function|input_schema|too complex"
 """The words of refusals of it."""
-"""The name in `left_out` if a server accepts no images."""
 
 FILES: Final = "files"
 """The name in `left_out` if a context has files that the model does not accept."""

@@ -89,7 +89,7 @@ def decode_value(line: bytes, decoder: msgspec.json.Decoder[V], what: str) -> V:
             return decoder.decode(line)
         return msgspec.convert(json.loads(line), decoder.type, dec_hook=convert_from_json)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise LoomError(f"{line[:60]!r} is not a {what}: {error}") from error
+        raise LoomError(f"{_cut_excerpt(line)} is not a {what}: {error}") from error
 
 
 def decode(line: bytes) -> Record:

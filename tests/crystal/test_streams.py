@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal.draft import Draft
+from cantrip_actors.crystal.families import chat
 from cantrip_actors.crystal.replay import faults
 from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.crystal.testing import events
@@ -168,6 +169,49 @@ def test_arguments_that_nest_too_deep_to_be_repaired_are_an_error_of_the_provide
     answer = orjson.dumps({"candidates": [{"content": {"parts": [call]}, "finishReason": "STOP"}]}).decode()
     with pytest.raises(ProviderError):
         decode("google", [answer.replace('"NaN"', "NaN").replace('"DEEP"', deep).encode()])
+
+
+@pytest.mark.parametrize("places", [[-5], [9], 5, [True], "x", [None], {"a": 1}])
+def test_sources_at_places_that_do_not_exist_cost_no_answer(places):
+    support = {"segment": {"text": "said"}, "groundingChunkIndices": places}
+    grounding = {"groundingChunks": [{"web": {"uri": "https://a.example"}}], "groundingSupports": [support]}
+    candidate = {
+        "content": {"parts": [{"text": "said"}]},
+        "finishReason": "STOP",
+        "groundingMetadata": grounding,
+    }
+    response, _ = decode("google", [orjson.dumps({"candidates": [candidate]})])
+    assert response.content == "said"
+    assert "citations" not in response.metadata
+
+
+def test_the_arguments_of_a_call_are_parsed_once_although_each_piece_has_its_name(monkeypatch):
+    parsed = []
+    parse = chat.parse_object
+    monkeypatch.setattr(chat, "parse_object", lambda text: (parsed.append(text), parse(text))[1])
+    decoder = DECODERS["openai-chat"]("model", tools={"write"})
+    arguments = '{"text":"' + "word " * 100 + '"}'
+    for at in range(0, len(arguments), 4):
+        call = {"index": 0, "function": {"name": "write", "arguments": arguments[at : at + 4]}}
+        decoder.feed(ServerSentEvent(orjson.dumps({"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]})))
+    decoder.end()
+    (call,) = decoder.finish().tool_calls
+    assert call.args == {"text": "word " * 100}
+    assert len(parsed) <= 2
+
+
+def test_the_items_of_a_final_output_are_told_apart_by_their_ids_when_their_texts_are_the_same():
+    decoder = DECODERS["openai"]("model")
+    items = [
+        {"type": "function_call", "id": f"fc_{n}", "call_id": f"call_{n}", "name": "next", "arguments": '{"n":1}'}
+        for n in range(3)
+    ]
+    output = [{"type": "response.output_item.added", "output_index": n, "item": item} for n, item in enumerate(items)]
+    end = {"type": "response.completed", "response": {"status": "completed", "output": items}}
+    for event in (*output, end):
+        decoder.feed(ServerSentEvent(orjson.dumps(event)))
+    calls = decoder.finish().tool_calls
+    assert [(call.id, call.args) for call in calls] == [(f"call_{n}", {"n": 1}) for n in range(3)]
 
 
 def test_calls_to_which_a_server_gives_one_id_get_short_ids_of_their_own():

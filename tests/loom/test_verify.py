@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.loom import SqliteStore, open_store, verify_loom
+from cantrip_actors.loom import SqliteStore, copy_loom, open_store, verify_loom
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended, Rewarded
 from cantrip_actors.records.seal import NOTHING, seal, split_link
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from tests.loom.histories import AT, header, histories, records, run, turn
 from tests.loom.test_inbox import mail
-from tests.loom.test_store import KINDS, anywhere, examples, property_of
+from tests.loom.test_store import KINDS, SHARED, anywhere, examples, property_of
 
 FAMILY = [
     *run("e", "t1", ends=False),
@@ -25,6 +25,26 @@ FAMILY = [
     Ended("e", "terminated", AT),
     *run("other", "t4"),
 ]
+
+
+@pytest.mark.rule("C-53")
+@pytest.mark.parametrize("kind", SHARED)
+def test_a_loom_that_another_process_writes_to_meanwhile_has_no_faults(kind, monkeypatch):
+    with anywhere(kind) as place, place.open() as store, place.open() as other:
+        store.append([header("e", lasting=True), *turn("e", "t", None)])
+        read_lines = type(store).indexed_lines
+
+        def write_after_reading(self):
+            yield from read_lines(self)
+            begun = header(f"late{other.last_number()}", lasting=True)
+            other.append([*turn("e", f"t{other.last_number()}", "t", 2), begun])
+            other.post([mail("k", entity=begun.entity_id)])
+
+        monkeypatch.setattr(type(store), "indexed_lines", write_after_reading)
+        assert verify_loom(store).faults == []
+        with open_store("memory:") as copy:
+            assert copy_loom(store, copy).faults == []
+            assert copy.last_number() < store.last_number()
 
 
 @given(records, st.binary(max_size=24).map(bytes.hex).map(str.encode))

@@ -204,7 +204,9 @@ class AnthropicDecoder(Decoder):
         elif kind == "signature_delta":
             block["signature"] = str(delta.get("signature") or "")  # in one piece
         elif kind == "citations_delta":
-            block["citations"] = [*(block.get("citations") or ()), delta.get("citation")]
+            if not isinstance(block.get("citations"), list):  # null, or left out
+                block["citations"] = []
+            block["citations"].append(delta.get("citation"))
             self._cite(mapping(delta.get("citation")))
         elif kind == "compaction_delta":
             # in one piece, and null if it failed: unknown fields go back as well

@@ -127,12 +127,12 @@ class BedrockDecoder(Decoder):
             elif name == "exception" or kind.endswith(("Exception", "Error")):
                 raise make_failure(self.draft.provider, None, {"error": {**event, "type": kind}})
 
-    def finish(self) -> Response:
+    def build_response(self) -> Response:
         """Return the response. Raises ProviderError for unreadable output, whose tokens arrive after its end."""
         reason = self.metadata.get("stop_reason")
         if reason in FLUKES:
             raise ProviderError(f"{self.draft.provider}: the model's output was unreadable ({reason})", retryable=True)
-        return super().finish()
+        return super().build_response()
 
     def get_own_content(self) -> Any:
         """Return all blocks if one of them is more than text and calls."""

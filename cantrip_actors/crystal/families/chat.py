@@ -67,7 +67,9 @@ class _Call:
     @property
     def may_be_whole(self) -> bool:
         """Whether the arguments may be complete."""
-        return self.custom or parse_object(self.text) is not None
+        text = self.text.rstrip()
+        # the brace is looked for first, because some servers ask this at each piece
+        return self.custom or (text.endswith("}") and parse_object(text) is not None)
 
 
 class ChatDecoder(Decoder):
@@ -167,7 +169,7 @@ class ChatDecoder(Decoder):
         """Complete the response, also without a reason to stop."""
         self.complete = self.over = True
 
-    def finish(self) -> Response:
+    def build_response(self) -> Response:
         """The response."""
         if self.complete:
             self._close_text()
@@ -181,7 +183,7 @@ class ChatDecoder(Decoder):
                 self._settle(call)
             if self.metadata.get("stop_reason") in CUT_OFF:
                 self.draft.cut_off()
-        return super().finish()
+        return super().build_response()
 
     def get_own_content(self) -> Any:
         """Return the fields that a `Response` does not keep: reasoning that has to be sent back, signatures."""

@@ -138,7 +138,7 @@ class GoogleDecoder(Decoder):
             self._parts[-1]["text"] += "".join(self._more)
             self._more.clear()
 
-    def finish(self) -> Response:
+    def build_response(self) -> Response:
         """The response."""
         self._join()
         if self.complete:
@@ -155,7 +155,7 @@ class GoogleDecoder(Decoder):
                     f"crystal returned neither content nor tool_calls: {self.draft.provider}: {message} ({reason})",
                     retryable=reason in FLUKES,
                 )
-        return super().finish()
+        return super().build_response()
 
     def get_own_content(self) -> Any:
         """Return the parts if one of them is signed, or more than text and calls."""
@@ -220,8 +220,9 @@ class GoogleDecoder(Decoder):
             self.draft.add_server_result(fetched, statuses)
         for support in objects(self._grounding.get("groundingSupports")):
             text = mapping(support.get("segment")).get("text")
-            for at in support.get("groundingChunkIndices") or ():
-                if isinstance(at, int) and at < len(sources):
+            places = support.get("groundingChunkIndices")
+            for at in places if isinstance(places, list) else ():
+                if type(at) is int and 0 <= at < len(sources):
                     self.draft.cite(sources[at].get("url"), sources[at].get("title"), text)
 
     # Parts

@@ -154,11 +154,11 @@ class ResponsesDecoder(Decoder):
         if response.get("status") == "failed":
             raise self._make_failure({"response": response})
         output = response.get("output")
-        streamed = dict(self._slots)
+        streamed = _StreamedItems(self._slots)
         for index, item in enumerate(output if isinstance(output, list) else ()):
             if not isinstance(item, Mapping):
                 continue
-            slot = _find_slot(item, index, streamed)
+            slot = streamed.find(item, index)
             if slot is None:  # indexes differ from the stream's if an item is missing in one of them
                 self._end_item(index if index not in self._slots else 1 + max(self._slots), item)
             elif not slot.done:  # the event that ends it is missing
@@ -365,20 +365,35 @@ class ResponsesDecoder(Decoder):
         slot.kind, slot.raw = "wrapper", {"type": "wrapper"}
 
 
-def _find_slot(item: Mapping[str, Any], index: int, streamed: Mapping[int, _Slot]) -> _Slot | None:
-    """Return the slot of an item of the final output, if it streamed: by its ids, by its content, else by its index."""
-    marks = [(name, item[name]) for name in ("id", "call_id") if item.get(name)]
-    text = _read_text(item)
-    for slot in streamed.values():
-        if any(slot.raw.get(name) == mark for name, mark in marks):
+class _StreamedItems:
+    """The items that have streamed, in which those of the final output are found."""
+
+    def __init__(self, slots: Mapping[int, _Slot]) -> None:
+        self._by_index = dict(slots)
+        self._by_mark: dict[tuple[str, str], _Slot] = {}
+        self._by_text: dict[tuple[str, str], _Slot] = {}
+        for slot in slots.values():
+            for mark in _list_marks(slot.raw):
+                self._by_mark.setdefault(mark, slot)
+            text = slot.item.text if slot.item is not None and not slot.done else _read_text(slot.raw)
+            self._by_text.setdefault((str(slot.kind), text), slot)
+
+    def find(self, item: Mapping[str, Any], index: int) -> _Slot | None:
+        """Return the slot of an item, if it streamed: by its ids, by its content, else by its index."""
+        marks, text = _list_marks(item), _read_text(item)
+        slot = next((self._by_mark[mark] for mark in marks if mark in self._by_mark), None)
+        if slot is None and text:  # its id may have changed on the way
+            slot = self._by_text.get((str(item.get("type")), text))
+        if slot is not None:
             return slot
-        shown = slot.item.text if slot.item is not None and not slot.done else _read_text(slot.raw)
-        if slot.kind == item.get("type") and text and shown == text:
-            return slot  # its id has changed on the way
-    at_place = streamed.get(index)
-    if at_place is None or at_place.kind != item.get("type"):
-        return None
-    return at_place if not marks or not at_place.id else None
+        at_place = self._by_index.get(index)
+        if at_place is None or at_place.kind != item.get("type"):
+            return None
+        return at_place if not marks or not at_place.id else None
+
+
+def _list_marks(item: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, own) for name in ("id", "call_id") if isinstance(own := item.get(name), str) and own]
 
 
 _SHOWN: Final = frozenset(

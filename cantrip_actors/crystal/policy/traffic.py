@@ -87,11 +87,12 @@ class Traffic:
 
         Raises the attempt's own error, or CircuitOpen if the breaker is open.
         """
+        # first, because a crystal's own estimate may raise, and a probe would then stay under way for ever
+        tokens = self._estimator.estimate_tokens(query.invocation, query.options) if self._counts_tokens else 0.0
         now = anyio.current_time()
         passed = self._circuit.enter(now)
         if passed is None:
             raise self._make_open_error(now)
-        tokens = self._estimator.estimate_tokens(query.invocation, query.options) if self._counts_tokens else 0.0
         place, ended = Attempt(tokens, since), _NOT_BEGUN
         try:
             self._note(self._queue.ask(place, now), now)

@@ -42,6 +42,11 @@ def copy_loom(source: Store, target: Store) -> Verified:
     """
     for what, store in (("source", source), ("target", target)):
         check_kind(what, store, Store, "a store, as of open_store(…)", LoomError)
+    with source.snapshot():  # others may be writing to it
+        return _copy(source, target)
+
+
+def _copy(source: Store, target: Store) -> Verified:
     for header in source.headers():
         if target.header(header.entity_id) is not None:
             raise LoomError(

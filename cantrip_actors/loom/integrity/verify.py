@@ -166,13 +166,14 @@ def verify_loom(store: Store, heads: Heads | None = None) -> Verified:
 
 def verify_trees(store: Store, heads: Heads | None = None) -> tuple[Verified, Mapping[str, bytes]]:
     """Return the result of `verify_loom`, and the last link of each tree by the lines."""
-    reading = _read(store, heads)
-    reading.faults.extend(Fault(None, what) for what in store.faults())
-    reading.faults.extend(reading.find_head_faults())
-    reading.faults.extend(reading.find_tombstone_faults(store.half_forgotten()))
-    reading.faults.extend(reading.compare(store))
-    reading.faults.extend(reading.find_mail_faults(store))
-    reading.faults.extend(Fault(*fault) for fault in _find_blob_faults(store, reading.referred))
+    with store.snapshot():  # others may be writing to it
+        reading = _read(store, heads)
+        reading.faults.extend(Fault(None, what) for what in store.faults())
+        reading.faults.extend(reading.find_head_faults())
+        reading.faults.extend(reading.find_tombstone_faults(store.half_forgotten()))
+        reading.faults.extend(reading.compare(store))
+        reading.faults.extend(reading.find_mail_faults(store))
+        reading.faults.extend(Fault(*fault) for fault in _find_blob_faults(store, reading.referred))
     index = reading.trees.index
     verified = Verified(
         len(index.places),
@@ -189,7 +190,8 @@ def verify_trees(store: Store, heads: Heads | None = None) -> tuple[Verified, Ma
 
 def collect_heads(store: Store) -> Heads:
     """Return the last link of each tree. Raises LoomError for a loom that does not verify."""
-    reading = _read(store, None)
+    with store.snapshot():
+        reading = _read(store, None)
     faults = [*reading.faults, *reading.find_head_faults()]
     if faults:
         hint = "`cantrip loom verify` shows all faults"

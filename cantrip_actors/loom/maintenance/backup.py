@@ -66,7 +66,7 @@ def backup_loom(
                 with kind(part, read_only=True, seal_key=seal_key) as made:
                     verified = verify_loom(made)
             else:
-                with source.snapshot(), kind(part, seal_key=seal_key) as made:
+                with kind(part, seal_key=seal_key) as made:
                     verified = copy_loom(source, made)
         if not verified.ok:
             raise LoomError(

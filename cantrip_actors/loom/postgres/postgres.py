@@ -579,6 +579,9 @@ class PostgresStore(TableStore):
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Read one state, that of the block's beginning, on a connection of its own."""
+        if self._frozen is not None:
+            yield
+            return
         with self._connect() as connection:
             connection.execute("begin isolation level repeatable read read only")
             if self.is_pooled:

@@ -111,14 +111,21 @@ class Readers:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Have the reads of this thread inside the block see one state, that of the block's beginning."""
+        if self.state.frozen is not None:
+            yield
+            return
         reader = self.state.frozen = self.take()
         reader.execute("begin")
         try:
             yield
         finally:
             self.state.frozen = None
-            reader.execute("commit")
-            self.give_back(reader)
+            try:
+                reader.execute("rollback")
+            except sqlite3.Error:  # a damaged file
+                reader.close()
+            else:
+                self.give_back(reader)
 
     def close(self) -> None:
         """Close the connections that are free now, and each other one after its use."""

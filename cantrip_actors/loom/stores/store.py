@@ -268,7 +268,10 @@ class Store(LeaseStore):
         """Remove deleted content from the store's free space, as far as possible; it may take long."""
 
     def snapshot(self) -> AbstractContextManager[object]:
-        """Make all reads inside the block see one state. A JSONL file that is open read-only always does."""
+        """Make all reads inside the block see one state. A JSONL file that is open read-only always does.
+
+        A block inside of another one sees the state of the outer one.
+        """
         return nullcontext()
 
     @abstractmethod

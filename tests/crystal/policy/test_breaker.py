@@ -1,12 +1,19 @@
 """The circuit breaker: the pure decisions, one by one and as properties."""
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.crystal.policy.breaker import Breaker, Circuit
-from cantrip_actors.crystal.policy.limits import classify_end
+from cantrip_actors.crystal.policy.estimate import Estimator
+from cantrip_actors.crystal.policy.limited import LimitTerms
+from cantrip_actors.crystal.policy.limits import Limits, classify_end
+from cantrip_actors.crystal.policy.traffic import Traffic
+from cantrip_actors.crystal.query import Query
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
+from cantrip_actors.terms.image import Image
+from cantrip_actors.terms.messages import Invocation, Message, Response
 
 A, F, U = "answered", "failed", "unknown"
 
@@ -176,3 +183,30 @@ def test_the_breaker_always_admits_a_query_in_the_end(happened, failures, probes
 def test_an_invalid_breaker_is_refused(wrong):
     with pytest.raises(InvalidCantrip, match="breaker: "):
         Breaker(**wrong)
+
+
+async def test_an_estimate_that_raises_leaves_no_probe_under_way():
+    is_broken = [False]
+
+    def count_tokens(_image):
+        if is_broken[0]:
+            raise KeyError("no such model")
+        return 5
+
+    async def fail(_query):
+        raise ProviderError("down", status=500)
+
+    async def answer(_query):
+        return Response("fine")
+
+    terms = LimitTerms(Limits(tokens_per_minute=1000), Breaker(failures=1, open_for=1.0))
+    traffic = Traffic("model", terms, lambda _: None, Estimator(count_tokens))
+    query = Query(Invocation([Message("user", "look", images=(Image.at("https://a.example/b.png"),))]))
+    with pytest.raises(ProviderError):
+        await traffic.pass_through(1, query, fail)
+    await anyio.sleep(2)
+    is_broken[0] = True
+    with pytest.raises(KeyError):
+        await traffic.pass_through(2, query, answer)
+    is_broken[0] = False
+    assert (await traffic.pass_through(3, query, answer)).content == "fine"
