@@ -12,8 +12,8 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -48,7 +48,7 @@ from cantrip_actors.cli.errors import Interrupted, opening
 from cantrip_actors.cli.inline_decisions import Keyboard, attend, has_terminal, screen_size
 from cantrip_actors.cli.output import as_text, one_line, print_note, render_loom_option, short
 from cantrip_actors.cli.sealed import seal_key
-from cantrip_actors.cli.watch import Watcher, background
+from cantrip_actors.cli.watch import background
 from cantrip_actors.own_files.login import get_login
 from cantrip_actors.runtime.people.utterances import find_newest_work, find_utterance, reply, rest, talks
 from cantrip_actors.stream.pieces import TextPieces
@@ -95,7 +95,7 @@ def run(url: str, find: FindEntity, *, backend: str) -> int:
         signal.signal(signal.SIGINT, before)
 
 
-class ChatScreen(Watcher):
+class ChatScreen:
     """The text for the terminal; while it is paused, a person is asked something there."""
 
     def __init__(self) -> None:
@@ -104,12 +104,6 @@ class ChatScreen(Watcher):
         self._is_at_start = True
         self.pauses = 0
         """How often it was paused: then a prompt has to be written again."""
-
-    def see(self, event: EntityEvent) -> None:
-        """Do nothing: the chat shows its events itself."""
-
-    def show(self) -> None:
-        """Do nothing, likewise."""
 
     def pause(self) -> None:
         """Write nothing until `resume`."""
@@ -172,13 +166,15 @@ class ChatSession:
         """Hold the conversation until the person leaves. Raises Interrupted."""
         signalled: list[int] = []
         async with background() as tasks:
-            await tasks.start(self._listen, tasks.cancel_scope, signalled)
+            await tasks.start(self._listen, tasks, signalled)
             await tasks.start(self._attend)
             await self._greet()
             while (message := await self._read_message()) is not None:
+                if message.strip() in ("/quit", "/exit"):
+                    return 0
                 if message.startswith("/") and "\n" not in message:
-                    if not await self._obey(message):
-                        return 0
+                    with self._show_errors():
+                        await self._obey(message)
                 elif message.strip():
                     await self._say(message)
             self._screen.begin_line()
@@ -187,7 +183,7 @@ class ChatSession:
 
     async def _listen(
         self,
-        scope: anyio.CancelScope,
+        tasks: anyio.abc.TaskGroup,
         signalled: list[int],
         *,
         task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
@@ -199,10 +195,23 @@ class ChatSession:
                 if signalled:
                     os._exit(128 + number)
                 if number == signal.SIGINT and self._is_working:
-                    await self._entity.interrupt("interrupted at the chat", by=self._by, now=True)
+                    tasks.start_soon(self._interrupt)  # it waits for the episode's end, and another signal does not
                     continue
                 signalled.append(number)
-                scope.cancel()
+                tasks.cancel_scope.cancel()
+
+    async def _interrupt(self) -> None:
+        with self._show_errors():
+            await self._entity.interrupt("interrupted at the chat", by=self._by, now=True)
+
+    @contextmanager
+    def _show_errors(self) -> Iterator[None]:
+        """Show an error of the block, which ends nothing else."""
+        try:
+            yield
+        except CantripError as error:
+            self._screen.begin_line()
+            print_note(f"error: {error}")
 
     async def _attend(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         await attend(
@@ -244,8 +253,9 @@ class ChatSession:
         while line.endswith("\\"):
             following = await self._read_line("| ")
             line = f"{line[:-1]}\n{following or ''}"
-        while pasted := await self._keyboard.line(PASTE):
-            line = f"{line}\n{pasted.rstrip(chr(10))}"
+        async with self._terminal:
+            while pasted := await self._keyboard.line(PASTE):
+                line = f"{line}\n{pasted.rstrip(chr(10))}"
         return line
 
     async def _read_line(self, prompt: str) -> str | None:
@@ -272,23 +282,20 @@ class ChatSession:
             text = (line or "").strip()
             command, _, rest = text.partition(" ")
             if command == "/steer" and rest:
-                await self._entity.steer(rest, by=self._by)
-                self._screen.write_line("· it reads this before its next step")
+                await self._steer(rest, "its next step")
             elif command == "/stop":
-                await self._entity.interrupt("interrupted at the chat", by=self._by, now=True)
+                await self._interrupt()
             elif text:
                 self._queued.append(text)
                 self._screen.write_line("· this waits for its answer; /steer TEXT reaches it now, /stop ends it")
 
     # Commands
 
-    async def _obey(self, message: str) -> bool:
-        """Carry out a command; return False to leave."""
+    async def _obey(self, message: str) -> None:
+        """Carry out a command."""
         command, _, rest = message.strip().partition(" ")
         rest = rest.strip()
         match command:
-            case "/quit" | "/exit":
-                return False
             case "/help":
                 self._screen.write_text(HELP)
             case "/history":
@@ -296,8 +303,7 @@ class ChatSession:
             case "/cost":
                 await self._show_cost()
             case "/steer" if rest:
-                await self._entity.steer(rest, by=self._by)
-                self._screen.write_line("· it reads this before your next message")
+                await self._steer(rest, "your next message")
             case "/stop":
                 await self._stop_waiting()
             case "/attach":
@@ -312,7 +318,11 @@ class ChatSession:
                     self._screen.write_line("· your next message begins a copy that continues from here")
             case _:
                 self._screen.write_line(f"· {command} is no command here: /help lists them")
-        return True
+
+    async def _steer(self, text: str, before: str) -> None:
+        with self._show_errors():
+            await self._entity.steer(text, by=self._by)
+            self._screen.write_line(f"· it reads this before {before}")
 
     async def _show_history(self, count: int) -> None:
         for message in (await self._entity.messages())[-count:] if count else ():
@@ -340,7 +350,7 @@ class ChatSession:
 
     async def _stop_waiting(self) -> None:
         if await self._waits_for_reply():
-            await self._entity.interrupt("interrupted at the chat", by=self._by, now=True)
+            await self._interrupt()
             self._screen.write_line("· it waits for your reply no longer")
         else:
             self._screen.write_line("· it is idle")
@@ -380,7 +390,7 @@ class ChatSession:
         """
         message: Any = [text, *self._attached] if self._attached else text
         self._attached.clear()
-        try:
+        with self._show_errors():
             if self._forks:
                 await self._fork(message)
                 return
@@ -395,9 +405,6 @@ class ChatSession:
                 return
             async with self._entity.stream(message, by=self._by) as episode:
                 await self._follow(episode.events(), episode.result)
-        except CantripError as error:
-            self._screen.begin_line()
-            print_note(f"error: {error}")
 
     async def _fork(self, message: Any) -> None:
         """Continue with a long-lived fork from the last turn that is not taken back; without one, begin anew."""

@@ -1,6 +1,6 @@
 """Ask the person at the terminal about the requests of a run; without a terminal, print their ids.
 
-The run continues meanwhile. While a person is asked, the watcher of the run does not write (`Watcher.pause`).
+The run continues meanwhile. While a person is asked, the watcher of the run does not write (`Pausable.pause`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.abc
@@ -17,7 +17,6 @@ import anyio.abc
 from cantrip_actors import AlreadyDecided, CantripError, Request, RequestedEvent, Runtime
 from cantrip_actors.cli.decision_author import door
 from cantrip_actors.cli.output import print_note, render_loom_option
-from cantrip_actors.cli.watch import Watcher
 from cantrip_actors.own_files.login import get_login
 from cantrip_actors.redact.visible import escape, shorten
 from cantrip_actors.runtime.people.request import parse_answer
@@ -53,6 +52,16 @@ def screen_size() -> tuple[int, int]:
     return columns or 80, rows or 24
 
 
+class Pausable(Protocol):
+    """A display on the terminal that writes nothing while a person is asked."""
+
+    def pause(self) -> None:
+        """Give the terminal back until `resume`."""
+
+    def resume(self) -> None:
+        """Take the terminal again."""
+
+
 class Keyboard:
     """Reads lines from the terminal without a thread, so that a cancelled wait leaves nothing behind."""
 
@@ -83,7 +92,7 @@ class Keyboard:
 
 async def attend(
     runtime: Runtime,
-    watcher: Watcher | None,
+    watcher: Pausable | None,
     terminal: anyio.Lock,
     loom: str,
     also: str = "",
@@ -140,7 +149,7 @@ def has_terminal() -> bool:
 
 
 @asynccontextmanager
-async def _pause(watcher: Watcher | None, terminal: anyio.Lock) -> AsyncIterator[None]:
+async def _pause(watcher: Pausable | None, terminal: anyio.Lock) -> AsyncIterator[None]:
     async with terminal:
         if watcher is not None:
             watcher.pause()

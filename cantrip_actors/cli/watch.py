@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, TextIO, TypeVar
@@ -39,15 +40,32 @@ T = TypeVar("T")
 
 
 class Watcher(ABC):
-    """Shows a run. `see` notes an event; `show`, called in a thread, writes the noted events."""
+    """Shows a run. `see` notes an event; `show`, called in a thread, reads and writes the noted events.
 
-    @abstractmethod
+    Only the thread that shows reads an event: a long text does not hold up the event loop, and no event changes what is
+    being drawn.
+    """
+
+    def __init__(self) -> None:
+        self._unread: deque[EntityEvent] = deque()
+
     def see(self, event: EntityEvent) -> None:
-        """Note an event. Must not wait."""
+        """Note an event."""
+        self._unread.append(event)
+
+    def show(self) -> None:
+        """Show the events since the last time. May wait for a terminal or a pipe. One thread at a time may call it."""
+        while self._unread:
+            self._read(self._unread.popleft())
+        self._draw()
 
     @abstractmethod
-    def show(self) -> None:
-        """Show the events since the last time. May wait for a terminal or a pipe."""
+    def _read(self, event: EntityEvent) -> None:
+        """Add an event to what is drawn."""
+
+    @abstractmethod
+    def _draw(self) -> None:
+        """Write what has been read."""
 
     def pause(self) -> None:  # noqa: B027  # most watchers do not use the terminal exclusively
         """Give the terminal back until `resume`; `show` is not called meanwhile."""
@@ -62,12 +80,12 @@ class Watcher(ABC):
 
 class _LineWatcher(Watcher):
     def __init__(self, stream: TextIO) -> None:
+        super().__init__()
         self._stream = stream
         self._lines: list[str] = []
         self._closed = False
 
-    def show(self) -> None:
-        """Write the lines noted since the last time."""
+    def _draw(self) -> None:
         lines, self._lines = self._lines, []
         if lines and not self._closed:
             try:
@@ -84,8 +102,7 @@ class PlainLines(_LineWatcher):
         super().__init__(stream)
         self._progress = Progress()
 
-    def see(self, event: EntityEvent) -> None:
-        """Note the lines of an event."""
+    def _read(self, event: EntityEvent) -> None:
         self._progress.see(event)
         entity = self._progress.entities.get(event.entity_id)
         depth = 0 if entity is None else entity.depth
@@ -117,8 +134,7 @@ class PlainLines(_LineWatcher):
 class EventLines(_LineWatcher):
     """Each event as a JSON object on a line, `type` first."""
 
-    def see(self, event: EntityEvent) -> None:
-        """Note the event unchanged."""
+    def _read(self, event: EntityEvent) -> None:
         self._lines.append(as_json(build_event_fields(event)))
 
 
@@ -126,17 +142,16 @@ class LiveTree(Watcher):
     """The tree of entities, redrawn in place; its last state stays on the screen."""
 
     def __init__(self, stream: TextIO) -> None:
+        super().__init__()
         self._progress = Progress()
         self._console = console(stream, force_terminal=True)
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self._live.start()
 
-    def see(self, event: EntityEvent) -> None:
-        """Update the tree."""
+    def _read(self, event: EntityEvent) -> None:
         self._progress.see(event)
 
-    def show(self) -> None:
-        """Draw the tree."""
+    def _draw(self) -> None:
         width = self._console.width
         lines = self._progress.lines(max(4, self._console.height - 2), width)
         for line in lines:
