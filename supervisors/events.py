@@ -124,12 +124,14 @@ Sink: TypeAlias = Callable[[Event], object]
 class EventStream:
     """The events of a system from now on: `async for event in system.events(): ...`. The stream ends with the system.
 
-    A slow reader does not delay the system: beyond `buffer` events the oldest are dropped, and `dropped` counts them.
+    A slow reader does not delay the system: beyond `buffer` events the oldest are dropped, and `dropped` counts them. A
+    reader that stops before the system does calls `close`.
     """
 
-    def __init__(self, promise: Callable[[], Caller], buffer: int) -> None:
+    def __init__(self, promise: Callable[[], Caller], buffer: int, leave: Callable[[EventStream], object]) -> None:
         self._events: deque[Event] = deque(maxlen=buffer)
         self._make_promise = promise
+        self._leave = leave
         self._waiting: Caller | None = None
         self._is_closed = False
         self.dropped = 0
@@ -142,8 +144,10 @@ class EventStream:
         self._wake()
 
     def close(self) -> None:
-        """End the stream: the reader gets the remaining events, then the end."""
-        self._is_closed = True
+        """End the stream: it takes no more events, and the reader gets the remaining ones, then the end."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._leave(self)
         self._wake()
 
     def _wake(self) -> None:

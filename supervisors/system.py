@@ -124,7 +124,6 @@ class ActorSystem:
         self._above = _Top(self, None)
         self.top: ChildRecord = ChildRecord(self._above, spec)  # the top supervisor's entry, for `inspect`
         self._reports = Reports() if reports is _DEFAULT else reports
-        self._streams: list[EventStream] = []
         self._top: Incarnation | None = None
         self._fatal: BaseException | None = None
         self._down: ExitReason | None = None
@@ -192,8 +191,9 @@ class ActorSystem:
         for task in (self._above.task, self._ticking):
             again = await wait_uninterrupted(self.loop, partial(_has_finished, task), task.wait)
             cancelled = cancelled or again
-        for stream in self._streams:
-            stream.close()
+        for sink in tuple(self.sinks):
+            if isinstance(sink, EventStream):
+                sink.close()
         if isinstance(self._reports, Reports):
             _write_report(self._reports.close)
         has_failed = self._fatal is not None or self._down is not None
@@ -229,12 +229,15 @@ class ActorSystem:
     def events(self, buffer: int = 1000) -> EventStream:
         """Return a stream of events from now on, also before the system is entered.
 
-        At most `buffer` events are kept for a slow reader.
+        At most `buffer` events are kept for a slow reader, until the system ends or the stream is closed.
         """
-        stream = EventStream(self._make_promise, buffer)
+        stream = EventStream(self._make_promise, buffer, self._remove_stream)
         self.sinks.append(stream)
-        self._streams.append(stream)
         return stream
+
+    def _remove_stream(self, stream: EventStream) -> None:
+        with contextlib.suppress(ValueError):  # the program has removed it
+            self.sinks.remove(stream)
 
     def _make_promise(self) -> Caller:
         return self.loop.make_caller()

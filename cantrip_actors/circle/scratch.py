@@ -11,10 +11,12 @@ POSIX only: elsewhere no sandbox needs a folder.
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import os
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -74,36 +76,46 @@ def _make_own_folder() -> tuple[Path, int]:
     """Return a new folder under a lock. If another process sweeps it before it is locked, another one is made."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        lock = _try_lock(path)
-        if lock is not None:
+        try:
+            lock = _lock(path)
             path.chmod(_MODE)
-            return path, lock
+        except (BlockingIOError, FileNotFoundError):  # it is being swept
+            continue
+        except OSError:  # no descriptor is left, or the file system has no locks
+            with suppress(OSError):
+                path.rmdir()
+            raise
+        return path, lock
 
 
-def _try_lock(path: Path) -> int | None:
-    """Lock a folder of this user's. Returns None if another process holds the lock, or if there is no such folder."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
+def _lock(path: Path) -> int:
+    """Lock a folder of this user's, and return its handle.
+
+    Raises BlockingIOError if another process holds the lock, FileNotFoundError if it is not this user's folder any
+    more, and any other OSError.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         here, there = os.fstat(handle), path.lstat()
-    except OSError:
+        if (here.st_dev, here.st_ino, here.st_uid) != (there.st_dev, there.st_ino, os.getuid()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    except BaseException:
         os.close(handle)
-        return None
-    if (here.st_dev, here.st_ino, here.st_uid) != (there.st_dev, there.st_ino, os.getuid()):
-        os.close(handle)
-        return None
+        raise
     return handle
 
 
 def _sweep(where: Path) -> None:
     """Remove the folders of this user's dead processes."""
     for path in where.glob(f"{PREFIX}????????"):
-        lock = _try_lock(path)
-        if lock is not None:
+        try:
+            lock = _lock(path)
+        except OSError:  # it is another user's, or in use
+            continue
+        try:
             leftovers.sweep(path)
+        finally:
             os.close(lock)
 
 

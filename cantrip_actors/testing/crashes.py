@@ -32,7 +32,8 @@ COUNTED_WRITES = ("append", "post", "replace_timers", "add_submission", "drop_su
 """The methods of a store that write records, mail, timers and submissions."""
 _OTHER = (
     *("claim", "renew", "release", "release_if_empty", "quarantine", "change_account", "join", "beat", "leave"),
-    *("keep_checkpoint", "prepare_forget", "drop_unused_blobs", "expire_mail", "scrub"),
+    *("keep_checkpoint", "prepare_forget", "drop_unused_blobs", "expire_mail", "scrub", "append_copied"),
+    *("ask_to_drain", "use_release", "sweep"),
 )
 """The other methods with which a store writes."""
 

@@ -99,11 +99,14 @@ def _make_number(kind: str, node: Mapping[str, Any]) -> float:
     most = math.inf if high is None else high
     number: float = min(max(1, least), most)
     step = node.get("multipleOf")
-    if step is not None:
-        number = step * math.ceil(number / step)
     excluded = (node.get("exclusiveMinimum"), node.get("exclusiveMaximum"))
+    if step is not None:
+        nearest = math.ceil(number / step)
+        multiples: list[float] = [step * count for count in (nearest, nearest - 1, nearest + 1)]
+        fitting = (multiple for multiple in multiples if least <= multiple <= most and multiple not in excluded)
+        return next(fitting, multiples[0])
     if number in excluded:  # of an integer, the bounds belong to it
-        number = (max(least, number - 1) + min(most, number + 1)) / 2 if step is None else number + step
+        number = (max(least, number - 1) + min(most, number + 1)) / 2
     return number
 
 
@@ -155,8 +158,8 @@ def _make_plain_values(kind: str, node: Mapping[str, Any], root: Mapping[str, An
             high,
             allow_nan=False,
             allow_infinity=False,
-            exclude_min="exclusiveMinimum" in node,
-            exclude_max="exclusiveMaximum" in node,
+            exclude_min=low is not None and low == node.get("exclusiveMinimum"),
+            exclude_max=high is not None and high == node.get("exclusiveMaximum"),
         )
     if kind == "string" and "pattern" in node:
         return st.from_regex(node["pattern"])
@@ -185,14 +188,16 @@ def _make_objects(node: Mapping[str, Any], root: Mapping[str, Any], depth: int) 
 
 def _find_bounds(node: Mapping[str, Any]) -> tuple[Any, Any]:
     """Return the bounds of a number, whether or not they belong to it."""
-    return node.get("exclusiveMinimum", node.get("minimum")), node.get("exclusiveMaximum", node.get("maximum"))
+    lows = [node[name] for name in ("minimum", "exclusiveMinimum") if name in node]
+    highs = [node[name] for name in ("maximum", "exclusiveMaximum") if name in node]
+    return max(lows, default=None), min(highs, default=None)
 
 
 def _find_whole_bounds(node: Mapping[str, Any]) -> tuple[int | None, int | None]:
     """Return the bounds of an integer, which belong to it."""
     low, high = _find_bounds(node)
     if low is not None:
-        low = math.floor(low) + 1 if "exclusiveMinimum" in node else math.ceil(low)
+        low = math.floor(low) + 1 if low == node.get("exclusiveMinimum") else math.ceil(low)
     if high is not None:
-        high = math.ceil(high) - 1 if "exclusiveMaximum" in node else math.floor(high)
+        high = math.ceil(high) - 1 if high == node.get("exclusiveMaximum") else math.floor(high)
     return low, high

@@ -25,7 +25,7 @@ from cantrip_actors import (
     scripted,
 )
 from cantrip_actors.gates import ask
-from cantrip_actors.loom import Unsure
+from cantrip_actors.loom import DamagedLoom, Unsure
 from cantrip_actors.runtime.time.submissions import Submission
 from cantrip_actors.wards import max_turns
 from tests.loom import postgres
@@ -242,6 +242,32 @@ async def test_an_entity_that_no_node_serves_is_stranded_until_one_does(url: str
         async with node(url, "w2", slow):
             assert (await client.find(cast.id).episode()).result == "a cast"
             assert await client.cluster.stranded() == []
+
+
+@pytest.mark.rule("N-61")
+async def test_an_entity_that_cannot_be_read_is_listed_with_the_other_stranded_ones(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = answering(delay=3, name="slow", turns=3)
+    async with crashing(Runtime.open(url, cantrips=[slow])) as program:
+        ids = [(await program.start(slow, "a cast")).id for _ in range(2)]
+        await anyio.sleep(1)
+    async with Runtime.open(url) as client, node(url, "w1"):
+        await anyio.sleep(5)
+        loom = client._tree.loom
+        read = loom.facts
+
+        def fail(entity_id: str, *args: Any) -> Any:
+            if entity_id == ids[0]:
+                raise DamagedLoom("a record was changed")
+            return read(entity_id, *args)
+
+        monkeypatch.setattr(loom, "facts", fail)
+        whys = {stranded.entity_id: stranded.why for stranded in await client.cluster.stranded()}
+        assert whys == {
+            ids[0]: "its records cannot be read: a record was changed",
+            ids[1]: "no living node serves its cantrip",
+        }
 
 
 @pytest.mark.rule("N-63", "N-64")

@@ -1,8 +1,10 @@
 """`cantrip_actors.testing`: a program that is crashed at a write, and run again."""
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from inspect import getmembers, getsource, isfunction
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
+from cantrip_actors.loom import MemoryStore
+from cantrip_actors.loom.postgres.postgres import PostgresStore
+from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.testing import Crash, Crashed, Process, every_crash_point, run_with_crashes, virtual
 from cantrip_actors.wards import max_turns
 from tests.runtime.kills import intents
@@ -219,3 +224,14 @@ async def test_a_cancelled_caller_ends_the_program() -> None:
 def test_a_wrong_argument_is_refused(wrong: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         wrong()
+
+
+@pytest.mark.rule("C-10")
+def test_no_method_of_a_store_writes_after_the_crash() -> None:
+    for kind in (MemoryStore, SqliteStore, PostgresStore):
+        store = kind.__new__(kind)
+        Process()._watch(store)
+        methods = {name: method for name, method in getmembers(kind, isfunction) if not name.startswith("_")}
+        writing = {name for name, method in methods.items() if re.search(r"\._(transact|run_while)", getsource(method))}
+        assert len(writing) > 5
+        assert writing - {"hint"} <= vars(store).keys()  # a hint wakes other processes, and writes nothing

@@ -373,3 +373,12 @@ async def test_an_intent_that_comes_in_the_moment_in_which_its_entity_is_unloade
         await entity.post("b")
         await anyio.sleep(10)
         assert results(runtime) == ["did a", "did b"]
+
+
+def test_an_outage_long_after_another_one_counts_anew_for_an_entity_that_has_recorded_nothing_since() -> None:
+    outages, error = Outages(lambda: None), LoomError("the loom does not answer")
+    outages.suspend("e", error, 0.0)
+    assert outages.take_due(FIRST).entities == ["e"]
+    outages.suspend("e", error, 1000.0)
+    assert outages.next == 1000.0 + FIRST
+    assert outages.keeps_waiting("e", 999.0, 1000.0 + PATIENCE - 1, PATIENCE)

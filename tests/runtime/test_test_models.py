@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from enum import Enum
+from itertools import product
 from typing import Annotated, Any, Literal
 
 import anyio
@@ -22,6 +23,7 @@ from cantrip_actors.crystals import local, openai
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.testing import RealQuery, obedient, refuse_real_queries, replace, virtual, wild
+from cantrip_actors.testing.json_values import make_value, make_values
 from cantrip_actors.wards import max_turns
 from tests.crystal.test_client import body
 
@@ -97,6 +99,29 @@ def test_wild_answers_have_all_that_a_model_may_do_wrong() -> None:
 
     look_at()
     assert seen >= {"done", "order", "look", "no_such_gate", "several", "blank", "right", "wrong"}
+
+
+@pytest.mark.parametrize("step", [1, 2, 7])
+@pytest.mark.parametrize("kind", ["integer", "number"])
+def test_a_number_fits_its_bounds_if_one_does(kind: str, step: int) -> None:
+    names = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+    for bounds in product((None, -8, 1, 5), (None, -3, 6), (None, 0, 5), (None, 1, 7)):
+        least, most, above, below = bounds
+
+        def fits(number: float, least=least, most=most, above=above, below=below) -> bool:  # type: ignore[no-untyped-def]
+            is_within = (least is None or number >= least) and (most is None or number <= most)
+            return is_within and (above is None or number > above) and (below is None or number < below)
+
+        if any(map(fits, range(-28, 29, step))):
+            schema = {name: bound for name, bound in zip(names, bounds, strict=True) if bound is not None}
+            number = make_value({"type": kind, **schema, **({"multipleOf": step} if step > 1 else {})})
+            assert fits(number), schema
+            assert number % step == 0 or (kind, step) == ("number", 1), schema
+
+
+@given(make_values({"type": "integer", "minimum": 5, "exclusiveMinimum": 0, "maximum": 9, "exclusiveMaximum": 9}))
+def test_a_drawn_number_fits_the_narrowest_of_its_bounds(number: int) -> None:
+    assert 5 <= number < 9
 
 
 async def test_an_obedient_model_calls_each_gate_once_with_arguments_that_fit() -> None:

@@ -285,6 +285,18 @@ async def test_the_stream_of_events_ends_with_the_system_and_drops_the_oldest(ne
     assert [type(event) async for event in small] == [Exited]
 
 
+async def test_a_stream_that_is_closed_takes_no_more_events_and_ends(new_system):
+    async with new_system() as system:
+        before = list(system.sinks)
+        stream = system.events()
+        await system.start(Script("a").spec())
+        stream.close()
+        stream.close()
+        assert system.sinks == before
+        await system.start(Script("b").spec())
+        assert [event.spec.id async for event in stream] == ["a"]
+
+
 # --- what tests of users stand on ---------------------------------------------------------------------------------
 
 

@@ -23,8 +23,6 @@ from functools import partial
 from importlib.resources import files
 from typing import Any, Final
 
-import orjson
-
 from cantrip_actors.circle.live_sandbox import LiveSandbox
 from cantrip_actors.circle.medium import (
     Answer,
@@ -48,6 +46,7 @@ from cantrip_actors.circle.shell.source import prepare
 from cantrip_actors.circle.shell.state_text import OWN, split_large_variables
 from cantrip_actors.own_files.claims import Own
 from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.languages import BUILT_IN
 from cantrip_actors.terms.messages import ToolDefinition
 
@@ -358,7 +357,7 @@ def _encode_variables(variables: Mapping[str, Any]) -> dict[str, bytes]:
     for name, value in variables.items():
         if not _NAME.match(name):
             raise ValueError(f"{name!r} is not a variable's name")
-        text = value.replace("\0", "").encode("utf-8", "replace") if isinstance(value, str) else orjson.dumps(value)
+        text = value.replace("\0", "").encode("utf-8", "replace") if isinstance(value, str) else dump_exactly(value)
         encoded[name] = text
     return encoded
 

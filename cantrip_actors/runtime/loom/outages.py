@@ -70,11 +70,14 @@ class Outages:
             self._expect(self._search_at)
 
     def suspend(self, entity_id: str, error: CantripError, now: float, *, has_recorded: bool = False) -> None:
-        """Have an entity loaded again that has stopped. `has_recorded` says whether it had recorded anything."""
+        """Have an entity loaded again that has stopped. `has_recorded` says whether it had recorded anything.
+
+        One that has run for `LONGEST` seconds without a record, for example idle, was stopped by another outage.
+        """
         before = self._entities.get(entity_id)
         if before is not None and before.due < math.inf:
             return
-        if before is None or has_recorded:
+        if before is None or has_recorded or now >= before.tried + LONGEST:
             _log.warning("an entity waits until the loom answers", entity=entity_id, error=str(error))
             after = _Suspended(now, 0, now, now + FIRST)
         else:

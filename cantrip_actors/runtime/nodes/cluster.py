@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cantrip_actors.loom import Store, mark_gone, this_process
 from cantrip_actors.loom.stores.nodes import NodeRow
-from cantrip_actors.machine.placement import can_any_run
+from cantrip_actors.machine.placement import Member, can_any_run
 from cantrip_actors.runtime.events.log_feed import EventFeed
+from cantrip_actors.runtime.loom.loom_writer import is_outage
 from cantrip_actors.runtime.nodes.placing import is_waiting_for_answer, make_candidate, make_member
 from cantrip_actors.runtime.time.queues import QueueStatus
 from cantrip_actors.terms.errors import LoomError, UnknownEntity
@@ -49,9 +50,9 @@ class StrandedEntity(NamedTuple):
 
     entity_id: str
     name: str | None
-    """The name that it was invoked under."""
+    """The name that it was invoked under; None without one, and if its records cannot be read."""
     cantrip_id: str
-    """The content id that it continues with."""
+    """The content id that it continues with; "" if its records cannot be read."""
     cantrip_name: str | None
     why: str
 
@@ -167,25 +168,28 @@ class Cluster:
         return True
 
     def _find_stranded(self) -> list[StrandedEntity]:
-        tree = self._tree
         members = [make_member(row) for row in self._store.nodes() if row.is_living]
-        found = [
-            self._describe_stranded(row.entity_id, f"it is quarantined: {row.why}")
-            for row in self._store.quarantines()
-            if tree.loom.has(row.entity_id)
-        ]
-        if not members:
-            return found
-        for entity in self._tables.unowned(MANY):
-            facts = tree.loom.facts(entity.entity_id)
-            candidate = make_candidate(tree, facts)
-            if not is_waiting_for_answer(tree, facts) and not can_any_run(candidate, members):
-                found.append(self._describe_stranded(entity.entity_id, "no living node serves its cantrip"))
-        return found
+        quarantines = [row for row in self._store.quarantines() if self._store.life(row.entity_id) is not None]
+        described = [self._describe_stranded(row.entity_id, f"it is quarantined: {row.why}") for row in quarantines]
+        if members:
+            why = "no living node serves its cantrip"
+            described += [self._describe_stranded(one.entity_id, why, members) for one in self._tables.unowned(MANY)]
+        return [stranded for stranded in described if stranded is not None]
 
-    def _describe_stranded(self, entity_id: str, why: str) -> StrandedEntity:
-        facts = self._tree.loom.facts(entity_id)
-        now = make_candidate(self._tree, facts)
+    def _describe_stranded(
+        self, entity_id: str, why: str, members: list[Member] | None = None
+    ) -> StrandedEntity | None:
+        """Describe an entity that is stranded; return None if one of these members can run it, or it needs none."""
+        tree = self._tree
+        try:
+            facts = tree.loom.facts(entity_id)
+            now = make_candidate(tree, facts)
+            if members is not None and (is_waiting_for_answer(tree, facts) or can_any_run(now, members)):
+                return None
+        except LoomError as error:
+            if is_outage(error):
+                raise
+            return StrandedEntity(entity_id, None, "", None, f"its records cannot be read: {error}")
         return StrandedEntity(entity_id, facts.header.name, now.cantrip_id, now.name, why)
 
     @property
