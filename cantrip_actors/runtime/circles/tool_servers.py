@@ -55,6 +55,7 @@ from cantrip_actors.terms.tool_server import (
     read_listed,
 )
 from cantrip_actors.terms.wrapper import GateCall
+from cantrip_actors.user_code.threads import run_apart
 from supervisors import (
     Actor,
     ActorRef,
@@ -312,7 +313,7 @@ class ToolServers:
                 await used.hold()
                 new_tools[server.name] = await self._list_tools(used)
             # a server may have thousands of tools, and the first check of a schema takes milliseconds
-            completed = await anyio.to_thread.run_sync(self._complete, cantrip, recorded_tools, new_tools)
+            completed = await run_apart(partial(self._complete, cantrip, recorded_tools, new_tools))
             self._report_risks(cantrip, completed)
             yield completed
         finally:
