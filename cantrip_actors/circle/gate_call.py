@@ -24,7 +24,7 @@ from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.bounds import TooLarge
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.image import NO_IMAGES
-from cantrip_actors.terms.messages import ToolCall
+from cantrip_actors.terms.messages import ToolCall, make_encodable
 from cantrip_actors.terms.retry import Retry
 from cantrip_actors.terms.wrapper import GateCall
 from cantrip_actors.user_code import Failure, Threads, attempt, leaves, text_of, watch
@@ -181,7 +181,7 @@ def _render_line(failure: BaseException) -> str:
     name = type(failure).__name__
     if isinstance(failure, OSError) and failure.filename is not None and failure.strerror:
         # its text has the full path on the host; the entity knows which file it asked for
-        return f"{name}: {failure.strerror}: {_get_last_part(failure.filename)!r}"
+        return make_encodable(f"{name}: {failure.strerror}: {_get_last_part(failure.filename)!r}")
     text = text_of(failure)
     if isinstance(failure, GateError) and text:
         return text

@@ -11,10 +11,12 @@ POSIX only: elsewhere no sandbox needs a folder.
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import os
 import tempfile
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -33,7 +35,6 @@ _MODE: Final = 0o711
 class _Own:
     """This process's folder, and the lock on it."""
 
-    process: int | None = None
     path: Path | None = None
     lock: int | None = None
     is_watched: bool = False
@@ -43,14 +44,23 @@ class _Own:
 _own = _Own()
 
 
+def _begin_anew() -> None:
+    """Give a forked process a folder of its own; the lock on its parent's folder is its parent's alone."""
+    global _own
+    inherited, _own = _own, _Own()
+    if inherited.lock is not None:
+        os.close(inherited.lock)
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
 def make_folder(purpose: str) -> Path:
     """Return a new, empty folder, mode 0711, that is removed when this process ends, however it ends.
 
     Release it with `remove`. Blocks: the first call sweeps the folders of dead processes. Raises OSError.
     """
     with _own.changing:
-        if _own.process != os.getpid():  # a forked process needs its own
-            _own.process, _own.path, _own.lock = os.getpid(), None, None
         if _own.path is None or not _own.path.exists():
             _sweep(Path(tempfile.gettempdir()))
             if _own.lock is not None:
@@ -65,7 +75,7 @@ def make_folder(purpose: str) -> Path:
 def watch() -> None:
     """Make the processes in these folders end with this process, however it ends. Blocks for milliseconds."""
     with _own.changing:
-        if _own.process == os.getpid() and _own.path is not None and not _own.is_watched:
+        if _own.path is not None and not _own.is_watched:
             leftovers.watch(_own.path)
             _own.is_watched = True
 
@@ -74,41 +84,51 @@ def _make_own_folder() -> tuple[Path, int]:
     """Return a new folder under a lock. If another process sweeps it before it is locked, another one is made."""
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX))
-        lock = _try_lock(path)
-        if lock is not None:
+        try:
+            lock = _lock(path)
             path.chmod(_MODE)
-            return path, lock
+        except (BlockingIOError, FileNotFoundError):  # it is being swept
+            continue
+        except OSError:  # no descriptor is left, or the file system has no locks
+            with suppress(OSError):
+                path.rmdir()
+            raise
+        return path, lock
 
 
-def _try_lock(path: Path) -> int | None:
-    """Lock a folder of this user's. Returns None if another process holds the lock, or if there is no such folder."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
+def _lock(path: Path) -> int:
+    """Lock a folder of this user's, and return its handle.
+
+    Raises BlockingIOError if another process holds the lock, FileNotFoundError if it is not this user's folder any
+    more, and any other OSError.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         here, there = os.fstat(handle), path.lstat()
-    except OSError:
+        if (here.st_dev, here.st_ino, here.st_uid) != (there.st_dev, there.st_ino, os.getuid()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    except BaseException:
         os.close(handle)
-        return None
-    if (here.st_dev, here.st_ino, here.st_uid) != (there.st_dev, there.st_ino, os.getuid()):
-        os.close(handle)
-        return None
+        raise
     return handle
 
 
 def _sweep(where: Path) -> None:
     """Remove the folders of this user's dead processes."""
     for path in where.glob(f"{PREFIX}????????"):
-        lock = _try_lock(path)
-        if lock is not None:
+        try:
+            lock = _lock(path)
+        except OSError:  # it is another user's, or in use
+            continue
+        try:
             leftovers.sweep(path)
+        finally:
             os.close(lock)
 
 
 def _end() -> None:
-    if _own.process == os.getpid() and _own.path is not None:
+    if _own.path is not None:
         leftovers.remove(_own.path)
 
 

@@ -20,8 +20,9 @@ from cantrip_actors.circle.gate_call import ReportError, explain, report_failure
 from cantrip_actors.machine.actions import Run
 from cantrip_actors.machine.events import Inquired
 from cantrip_actors.records.records import Observation
+from cantrip_actors.terms.arguments import show
 from cantrip_actors.terms.errors import Unavailable
-from cantrip_actors.terms.messages import as_text
+from cantrip_actors.terms.messages import as_text, make_encodable
 from cantrip_actors.terms.wrapper import GateCall, Refused, Wrapper
 from cantrip_actors.user_code import Failure, attempt, attempt_now
 
@@ -57,7 +58,7 @@ async def _check(wrappers: Sequence[Wrapper], site: GateCall, report: ReportErro
                 return _make_observation(
                     site, f"{site.gate} was not run: the condition of ask_first failed: {problem}", is_error=True
                 )
-            why = ("" if answer is True else answer) if answer else None
+            why = ("" if answer is True else make_encodable(answer)) if answer else None
     return _make_observation(site, why)
 
 
@@ -98,7 +99,7 @@ def _read_refusal(step: Callable[..., Any], site: GateCall, answer: Any) -> str 
     if answer is None:
         return None
     if isinstance(answer, Refused):
-        return answer.reason
+        return make_encodable(answer.reason)
     problem = _describe_problem(answer, "None or Refused(…)")
     return f"{site.gate} was not run: the step {_get_name(step)} before it failed: {problem}"
 
@@ -108,9 +109,9 @@ def _apply_answer(step: Callable[..., Any], site: GateCall, seen: Observation, a
     if answer is None:
         return seen
     if isinstance(answer, str):
-        return _add_remark(seen, answer)
+        return _add_remark(seen, make_encodable(answer))
     if isinstance(answer, Refused):
-        text = answer.reason
+        text = make_encodable(answer.reason)
     else:
         problem = _describe_problem(answer, "None, a text or Refused(…)")
         text = f"{site.gate} did run, but the step {_get_name(step)} after it failed: {problem}"
@@ -118,7 +119,9 @@ def _apply_answer(step: Callable[..., Any], site: GateCall, seen: Observation, a
 
 
 def _describe_problem(answer: Any, expected: str) -> str:
-    return explain(answer.exception) if isinstance(answer, Failure) else f"it returned {answer!r}; expected {expected}"
+    if isinstance(answer, Failure):
+        return explain(answer.exception)
+    return f"it returned {show(answer)}; expected {expected}"
 
 
 def _add_remark(seen: Observation, remark: str) -> Observation:

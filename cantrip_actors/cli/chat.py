@@ -84,7 +84,8 @@ async def _find_named(runtime: Runtime, what: str, name: str | None, loom: str) 
     from cantrip_actors.cli.recipe_sidecar import remember
     from cantrip_actors.recipes.document import SUFFIXES
 
-    if not (is_module_source(what) or Path(what).suffix in (*SUFFIXES, ".py")):
+    is_source = is_module_source(what) or Path(what).suffix in (*SUFFIXES, ".py")
+    if not is_source or await runtime.read(lambda: runtime.loom.named(what)) is not None:
         entity_id = await runtime.read(lambda: Finder(runtime.loom).entity(what))
         if await runtime.read(lambda: runtime.loom.is_over(entity_id)):
             raise UnknownId(

@@ -582,7 +582,8 @@ def resume(
 
         async def work(runtime: Runtime) -> list[Episode | CantripError]:
             interrupted = [header.entity_id for header in runtime.interrupted()]
-            wanted = [find_living(runtime.loom, name) for name in names] if names else interrupted
+            named = dict.fromkeys(find_living(runtime.loom, name) for name in names or ())  # each once
+            wanted = list(named) if names else interrupted
             cantrips = {
                 entity_id: recipe_of(loom, runtime.loom.header_in_force(entity_id), cantrip, recipe)
                 for entity_id in wanted

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,6 +21,7 @@ from cantrip_actors.cli.command import (
     report_errors,
     run,
 )
+from cantrip_actors.terms.exact_json import parse_exactly
 
 if TYPE_CHECKING:
     from cantrip_actors import Runtime
@@ -82,10 +82,11 @@ def eval_(
 
         report, baseline = run(loom, work, backend=backend, quiet=quiet or as_json)
         comparison = None if baseline is None else report.compare(baseline)
-        value: dict[str, Any] = report.to_json()
-        if comparison is not None:
-            value["comparison"] = comparison.to_json()
-        output.show(value, render_lines(report, comparison), as_json=as_json)
+        if as_json:
+            compared = {} if comparison is None else {"comparison": comparison.to_json()}
+            output.print_json({**report.to_json(), **compared})
+        else:
+            output.print_lines(render_lines(report, comparison))
         if html is not None:
             _write(html, render_html(report, comparison))
         if not report.is_complete:
@@ -101,7 +102,7 @@ async def _find_baseline(runtime: Runtime, source: str, evaluation: Evaluation) 
 
     if source.endswith(".json"):
         try:
-            return Report.from_json(json.loads(Path(source).read_text(encoding="utf-8")))
+            return Report.from_json(parse_exactly(Path(source).read_bytes()))
         except (OSError, ValueError) as error:
             raise InvalidEvaluation(
                 Path(source), [Mistake(f"not a report of `cantrip eval --json`: {error}")]

@@ -8,8 +8,10 @@ A loom knows a cantrip by an id that is made of its content, and knows no files.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -26,16 +28,14 @@ def remember(url: str, cantrip: Cantrip, recipe: str | os.PathLike[str], *, enti
     notes = _find_sidecar(url)
     if notes is None:
         return
-    noted = _read(notes)
     path = os.fspath(recipe)
     if not is_module_source(path):
         path = os.path.relpath(Path(path).absolute(), notes.parent.absolute())
-    now = {**noted, cantrip.id: path, **({} if entity is None else {entity: cantrip.id})}
-    if now != noted:
-        new = notes.with_name(
-            f"{notes.name}.{os.getpid()}"
-        )  # replaced atomically, because another process may be reading
-        with contextlib.suppress(OSError):  # the run does not depend on the sidecar
+    with contextlib.suppress(OSError), _lock(notes.parent):  # the run does not depend on the sidecar
+        noted = _read(notes)
+        now = {**noted, cantrip.id: path, **({} if entity is None else {entity: cantrip.id})}
+        if now != noted:
+            new = notes.with_name(f"{notes.name}.new")  # replaced atomically, because another process may be reading
             with open(new, "w", encoding="utf-8", opener=private) as file:
                 file.write(json.dumps(now, indent=2) + "\n")
             new.replace(notes)
@@ -90,6 +90,17 @@ def _find_sidecar(url: str) -> Path | None:
     if not path and url.endswith((".db", ".sqlite", ".jsonl")) and kind not in ("postgresql", "postgres"):
         path = url
     return Path(f"{unquote(path)}.recipes.json") if path else None
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Let no other process change a sidecar in this folder during the block."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _read(notes: Path) -> dict[str, str]:

@@ -28,7 +28,7 @@ class ServiceClient:
 
         try:
             answered = self._connect().request(method, path, json=body)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:  # the last: a token of other letters
             raise Unreachable(
                 f"{self.url} does not answer: {error}; --url takes the address that `cantrip serve` prints"
             ) from error

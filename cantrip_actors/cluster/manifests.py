@@ -21,7 +21,7 @@ QUERY: Final = (
 """`Cluster.backlog` as a query for Postgres: divided by a worker's capacity, it is how many workers to run."""
 
 _PLAIN: Final = re.compile(r"[\w./:@+-]+")
-"""Text that needs no quotes in any of the files."""
+"""Text that needs no quotes for a shell or for systemd; the YAML files quote it."""
 
 HANDOVER: Final = 15.0
 """Seconds that an engine waits for a worker on top of its grace."""
@@ -47,7 +47,7 @@ def manifest(
     text = files("cantrip_actors.cluster").joinpath(f"templates/{engine}.{ENGINES[engine]}").read_text(encoding="utf-8")
     return Template(text).substitute(
         recipes=" ".join(recipes),
-        list=", ".join(recipes),
+        list=", ".join(f'"{recipe}"' for recipe in recipes),
         nodes=nodes,
         most=max(most, nodes),
         capacity=capacity,

@@ -15,8 +15,6 @@ from itertools import takewhile
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
-import orjson
-
 from cantrip_actors.crystal.access import run_in_thread
 from cantrip_actors.crystal.answer_bytes import LARGEST_FILE
 from cantrip_actors.crystal.client import ProviderRequest
@@ -91,7 +89,7 @@ class BatchEndpoint(ABC):
 
     def make_body(self, request: ProviderRequest) -> bytes:
         """Return the body of a request in a batch, whose answer is not a stream."""
-        fields: dict[str, Any] = orjson.loads(request.body)
+        fields: dict[str, Any] = parse_exactly(request.body)
         for name in ("stream", "stream_options"):
             fields.pop(name, None)
         return encode_json(fields)

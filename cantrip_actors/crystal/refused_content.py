@@ -18,10 +18,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-import orjson
-
 from cantrip_actors.crystal.shapes import parse_object
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.image_header import is_broken
@@ -68,6 +67,6 @@ def _find_in_element(words: str, body: bytes, items: str, files: Mapping[str, Fi
     named, elements = _ELEMENT.search(words), (parse_object(body) or {}).get(items)
     if named is None or not isinstance(elements, list) or int(named[1]) >= len(elements):
         return set()
-    text = orjson.dumps(elements[int(named[1])]).decode()
+    text = dump_exactly(elements[int(named[1])]).decode()
     contents = {key: file.file_id or file.url or file.base64() for key, file in files.items()}
     return {key for key, content in contents.items() if content and content in text}

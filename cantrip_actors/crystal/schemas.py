@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import orjson
-
 from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 from cantrip_actors.terms.json_schema import find_misfits
 
@@ -264,7 +262,7 @@ def _describe_limits(schema: Schema, sent: dict[str, Any]) -> dict[str, Any]:
     """State in the description the rules that the sent schema lacks."""
     lost = {word: schema[word] for word in _LIMITS if word in schema and sent.get(word) != schema[word]}
     if lost:
-        rules = ", ".join(f"{word}: {orjson.dumps(value).decode()}" for word, value in lost.items())
+        rules = ", ".join(f"{word}: {dump_exactly(value).decode()}" for word, value in lost.items())
         sent["description"] = f"{sent['description']} ({rules})" if sent.get("description") else rules
     return sent
 
@@ -355,7 +353,7 @@ def _fit_gemini_part(schema: dict[str, Any], *, maps: bool, loose: bool) -> dict
 
 def describe_schema(schema: Schema) -> str:
     """Return the instructions for a model that cannot be forced to follow a schema."""
-    text = orjson.dumps(schema, default=dict).decode()
+    text = dump_exactly(_map_schemas(schema, dict)).decode()
     return f"[Answer with one JSON value and nothing else. It has to fit this JSON Schema: {text}]"
 
 
@@ -387,45 +385,54 @@ def _strip_fence(text: str) -> str:
 
 def drop_nulls(value: Any, schema: Schema) -> Any:
     """Return a value without the nulls of optional properties that may not be null in the schema."""
-    return _drop_nulls(value, schema, schema, 0)
+    return _NullDropper(schema).drop(value, schema)
 
 
-def _drop_nulls(value: Any, schema: Any, root: Schema, depth: int) -> Any:
-    schema = _resolve(schema, root)
-    if not isinstance(schema, Mapping) or depth > _DEEPEST:
-        return value
-    for word in ("anyOf", "oneOf"):
-        for option in schema.get(word, ()):
-            if isinstance(option, Mapping):
-                candidate = _drop_nulls(value, option, root, depth + 1)
-                if not find_misfits(
-                    candidate,
-                    {
-                        **_resolve(option, root),
-                        "$defs": root.get("$defs", {}),
-                        "definitions": root.get("definitions", {}),
-                    },
-                ):
-                    return candidate
-    for option in schema.get("allOf", ()):
-        value = _drop_nulls(value, option, root, depth + 1)
-    if isinstance(value, dict):
+class _NullDropper:
+    """Drops nulls by one schema. Each part of a value meets each part of the schema once, however they are nested: the
+    options of a recursive schema would otherwise be tried again at each level, and twice as often with each.
+    """
+
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._definitions = {"$defs": root.get("$defs", {}), "definitions": root.get("definitions", {})}
+        self._dropped: dict[tuple[int, int], tuple[Any, Any, Any]] = {}
+        """By the ids of a value and a schema: both, which keeps them in memory, and the result."""
+
+    def drop(self, value: Any, schema: Any, depth: int = 0) -> Any:
+        """Return a value without the nulls that the schema does not allow."""
+        schema = _resolve(schema, self._root)
+        if not isinstance(schema, Mapping) or not isinstance(value, (dict, list)) or depth > _DEEPEST:
+            return value
+        key = (id(value), id(schema))
+        if key not in self._dropped:
+            self._dropped[key] = (value, schema, self._drop_from(value, schema, depth + 1))
+        return self._dropped[key][2]
+
+    def _drop_from(self, value: Any, schema: Schema, depth: int) -> Any:
+        for word in ("anyOf", "oneOf"):
+            for option in schema.get(word, ()):
+                if isinstance(option, Mapping):
+                    candidate = self.drop(value, option, depth)
+                    if not find_misfits(candidate, {**_resolve(option, self._root), **self._definitions}):
+                        return candidate
+        for option in schema.get("allOf", ()):
+            value = self.drop(value, option, depth)
+        if isinstance(value, dict):
+            return self._drop_from_object(value, schema, depth)
+        first, rest = schema.get("prefixItems", ()), schema.get("items")
+        return [self.drop(item, first[n] if n < len(first) else rest, depth) for n, item in enumerate(value)]
+
+    def _drop_from_object(self, value: dict[str, Any], schema: Schema, depth: int) -> dict[str, Any]:
         required, named = set(schema.get("required", ())), schema.get("properties", {})
         rest = schema.get("additionalProperties")
-        candidate = {}
-        for name, option in value.items():
-            part = named.get(name, rest)
-            if option is None and name in named and name not in required and not _can_be_null(_resolve(part, root)):
+        kept: dict[str, Any] = {}
+        for name, part in value.items():
+            own = named.get(name, rest)
+            if part is None and name in named and name not in required and not _can_be_null(_resolve(own, self._root)):
                 continue
-            candidate[name] = _drop_nulls(option, part, root, depth + 1)
-        return candidate
-    if isinstance(value, list):
-        first = schema.get("prefixItems", ())
-        rest = schema.get("items")
-        return [
-            _drop_nulls(item, first[n] if n < len(first) else rest, root, depth + 1) for n, item in enumerate(value)
-        ]
-    return value
+            kept[name] = self.drop(part, own, depth)
+        return kept
 
 
 _DEEPEST: Final = 64

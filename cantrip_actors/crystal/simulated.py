@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
-import orjson
-
 from cantrip_actors.crystal.draft import Counts, Draft
 from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer
 from cantrip_actors.crystal.history import AS_TEXT
@@ -55,7 +53,7 @@ def write_instructions(tools: Sequence[ToolDefinition], *, must_call: bool, desc
         lines.append(f"The tools are {', '.join(tool.name for tool in tools)}.]")
     else:
         lines.append("The tools, with the JSON Schemas of their arguments:")
-        lines += [f"- {t.name}: {t.description} {orjson.dumps(t.parameters).decode()}" for t in tools]
+        lines += [f"- {t.name}: {t.description} {dump_exactly(t.parameters).decode()}" for t in tools]
         lines[-1] += "]"
     return "\n".join(lines)
 

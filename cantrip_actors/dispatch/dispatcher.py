@@ -24,7 +24,7 @@ from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, make
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import Approved, PhaseApproved, Recovered, StatusChanged, Unblocked
-from cantrip_actors.dispatch.log import Dispatches, read_trusted_records
+from cantrip_actors.dispatch.log import Dispatches, delete_dispatch, read_trusted_records
 from cantrip_actors.dispatch.orchestrator_gates import make_orchestrator_gates
 from cantrip_actors.dispatch.overlap import overlaps, startable
 from cantrip_actors.dispatch.record import Record, make_approval, make_unblocking
@@ -32,7 +32,6 @@ from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import Violation
 from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
-from cantrip_actors.loom.seal.sealed_log import delete_log
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.arguments import check_kind, check_whole
 
@@ -130,10 +129,7 @@ class Dispatcher:
             await entity.stop()
         entity_id = self._runtime.loom.named(dispatch_id)
         forgotten = None if entity_id is None else await self._runtime.forget(entity_id, by=by, why=why)
-        try:
-            await anyio.to_thread.run_sync(delete_log, self.log.path(dispatch_id))
-        except OSError as error:
-            raise DispatchError(f"cannot delete the log of {dispatch_id}: {error.strerror}") from error
+        await anyio.to_thread.run_sync(delete_dispatch, self.log, dispatch_id)
         return forgotten
 
     def gates(self, cantrip: CantripFor) -> tuple[Gate, ...]:

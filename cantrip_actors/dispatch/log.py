@@ -41,7 +41,7 @@ from cantrip_actors.dispatch.terms import ID
 from cantrip_actors.loom.integrity.verify import Heads
 from cantrip_actors.loom.seal.line_file import describe_failure
 from cantrip_actors.loom.seal.seal_key import UNSEALED, SealKey, derive_log_seal, read_secret
-from cantrip_actors.loom.seal.sealed_log import BrokenLine, Disk, SealedLog
+from cantrip_actors.loom.seal.sealed_log import BrokenLine, Disk, SealedLog, delete_log
 from cantrip_actors.own_files.claims import claim_folder, hold
 from cantrip_actors.redact.logs import get_logger
 
@@ -101,8 +101,11 @@ class Dispatches:
         return self.folder / f"{dispatch_id}.jsonl"
 
     def ids(self) -> tuple[str, ...]:
-        """Return the ids of all dispatches here, sorted."""
-        return tuple(sorted(path.stem for path in self.folder.glob("*.jsonl") if ID.fullmatch(path.stem)))
+        """Return the ids of all dispatches here, sorted. Those that were forgotten are dropped from memory."""
+        ids = tuple(sorted(path.stem for path in self.folder.glob("*.jsonl") if ID.fullmatch(path.stem)))
+        for forgotten in set(self._logs).difference(ids):
+            self._logs.pop(forgotten, None)
+        return ids
 
     def create(
         self,
@@ -224,13 +227,14 @@ class Dispatches:
     @contextmanager
     def _open_log(self, dispatch_id: str, what: str) -> Iterator[SealedLog[Record]]:
         """Yield the log of a dispatch; errors of its file inside the block are raised as a DispatchError."""
-        path = self.path(dispatch_id)
-        if dispatch_id not in self._logs:
+        path, log = self.path(dispatch_id), self._logs.get(dispatch_id)
+        if log is None:
             start = dispatch_id.encode()  # so that a renamed log is found
             seal = UNSEALED if self._secret is None else derive_log_seal(self._secret, start)
-            self._logs[dispatch_id] = SealedLog(path, _fold, start=start, kind="dispatch", disk=self._disk, seal=seal)
+            log = SealedLog(path, _fold, start=start, kind="dispatch", disk=self._disk, seal=seal)
+            self._logs[dispatch_id] = log
         try:
-            yield self._logs[dispatch_id]
+            yield log
         except BrokenLine as broken:
             if not broken.number:
                 raise TamperedRecord(f"{path} holds no contract: restore it from a copy, or remove it") from None
@@ -263,6 +267,15 @@ def read_trusted_records(log: Dispatches) -> list[Record]:
         except UnknownDispatch:  # it was forgotten meanwhile
             continue
     return records
+
+
+def delete_dispatch(log: Dispatches, dispatch_id: str) -> None:
+    """Delete the whole log of a dispatch, for `Dispatcher.forget`. Raises DispatchError."""
+    try:
+        delete_log(log.path(dispatch_id))
+    except OSError as error:
+        raise DispatchError(f"cannot delete the log of {dispatch_id}: {error.strerror}") from error
+    log.ids()  # drops it from memory
 
 
 def find_written(log: Dispatches, key: str) -> Record | None:

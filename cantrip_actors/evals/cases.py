@@ -160,9 +160,15 @@ def _check_fields(row: CaseRow, mistakes: list[Mistake]) -> Iterator[tuple[str, 
 
 def _is_json(value: Any) -> bool:
     try:
-        return bool(json.dumps(value, allow_nan=False))
+        return bool(json.dumps(value, allow_nan=False)) and _has_text_keys(value)
     except (TypeError, ValueError, RecursionError):  # a date of YAML, for example
         return False
+
+
+def _has_text_keys(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(isinstance(key, str) and _has_text_keys(part) for key, part in value.items())
+    return not isinstance(value, (list, tuple)) or all(map(_has_text_keys, value))
 
 
 def _add_mistake(mistakes: list[Mistake], row: CaseRow, field: str, text: str) -> None:
@@ -205,8 +211,10 @@ def _read_csv(text: str, mistakes: list[Mistake]) -> list[CaseRow]:
                 pass
             elif names is None:
                 names = [name.strip() for name in cells]
-                for name in names:
-                    if name not in FIELDS:
+                for at, name in enumerate(names):
+                    if name in names[:at]:
+                        mistakes.append(Mistake(redact_words(f'column "{name}" stands here twice'), line))
+                    elif name not in FIELDS:
                         hint = suggest_nearest(name, FIELDS)
                         mistakes.append(Mistake(redact_words(f'unknown column "{name}": {hint}'), line))
             elif len(cells) != len(names):

@@ -27,7 +27,7 @@ from cantrip_actors.evals.report import Report, Trial
 from cantrip_actors.evals.scorers import AnyScorer, Judge, Scorer, check_scorers, render_judge_intent
 from cantrip_actors.looms import Rewarded
 from cantrip_actors.recipes import Mistake
-from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_finite, is_positive, is_short_name
+from cantrip_actors.terms.arguments import SHORT, check, check_kind, check_whole, is_finite, is_positive, is_short_name
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.problems import shorten
 from cantrip_actors.user_code import Failure, attempt, text_of
@@ -74,7 +74,7 @@ async def evaluate(
     check_kind("cantrip", cantrip, Cantrip, "a Cantrip")
     check(budget is None or is_positive(budget), "budget", "US dollars above 0, or None", budget)
     if name is None:
-        name = f"{cantrip.name or 'cantrip'}-{cantrip.id[:8]}"
+        name = f"{(cantrip.name or 'cantrip')[: SHORT - 9]}-{cantrip.id[:8]}"
     run = _EvaluationRun(runtime, name, check_scorers(scorers), cantrip, budget)
     return await run.report(await _read_cases(cases), repeat, at_once)
 
@@ -94,7 +94,7 @@ async def _read_cases(cases: Cases) -> list[Case]:
     if isinstance(cases, (str, os.PathLike)):
         return await anyio.to_thread.run_sync(load_cases, cases)
     check_kind("cases", cases, Iterable, "the path of a file, or cases")
-    return check_cases(cases)
+    return await anyio.to_thread.run_sync(check_cases, [*cases])  # their JSON may be large
 
 
 class _Job(NamedTuple):
@@ -160,13 +160,15 @@ class _EvaluationRun:
         check_whole("repeat", repeat, 1)
         check_whole("at_once", at_once, 1)
         pairs = [(case, number) for number in range(repeat) for case in cases]
-        jobs = [_Job(place, *pair, self._make_key(*pair)) for place, pair in enumerate(pairs)]
-        await self._work(jobs, at_once)  # what earlier runs have paid for is summed up before anything is asked
+        # a key is made when its job begins: making all at once would hold up the event loop
+        jobs = (_Job(place, *pair, self._make_key(*pair)) for place, pair in enumerate(pairs))
+        # what earlier runs have paid for is summed up before anything is asked
+        await self._work(jobs, min(at_once, len(pairs)))
         if self._cantrip is not None and self._refused:
             self._may_ask = True
             missing = sorted({job.place: job for job in self._refused.values()}.values())
             self._refused.clear()
-            await self._work(missing, at_once)
+            await self._work(missing, min(at_once, len(missing)))
         trials = tuple(self._trials[place] for place in sorted(self._trials))
         return Report(self._name, tuple(scorer.name for scorer in self._scorers), trials, len(self._refused))
 
@@ -174,7 +176,7 @@ class _EvaluationRun:
         content = _digest([self._name, case.id, repeat, case.intent, case.context])
         return f"eval:{self._name[:READABLE]}:{case.id[:READABLE]}:{repeat}:{content}"
 
-    async def _work(self, jobs: Sequence[_Job], at_once: int) -> None:
+    async def _work(self, jobs: Iterable[_Job], workers: int) -> None:
         waiting, errors = iter(jobs), list[CantripError]()
 
         async def work() -> None:
@@ -187,7 +189,7 @@ class _EvaluationRun:
                     tasks.cancel_scope.cancel()
 
         async with anyio.create_task_group() as tasks:
-            for _ in range(min(at_once, len(jobs))):
+            for _ in range(workers):
                 tasks.start_soon(work)
         if errors:
             raise errors[0]
@@ -195,7 +197,10 @@ class _EvaluationRun:
     async def _try(self, job: _Job) -> None:
         """Add a trial to the report, unless it may not be asked for."""
         case = job.case
-        answered = await self._ask(job, job.key, self._cantrip, case.intent, case.context)
+        try:
+            answered = await self._ask(job, job.key, self._cantrip, case.intent, case.context)
+        except InvalidIntent as refused:
+            raise InvalidEvaluation(Path("cases"), [Mistake(f'case "{case.id}": {refused}')]) from refused
         if answered is None:
             return
         self._check_cantrip(answered)
@@ -282,9 +287,7 @@ class _EvaluationRun:
         value = await attempt(call)
         if isinstance(value, Failure):
             raise _NotScored(f"raised {type(value.exception).__name__}: {_cut(text_of(value.exception))}")
-        if not isinstance(value, bool) and not is_finite(value):
-            raise _NotScored(f"expected True, False or a finite number, got {shorten(value)}")
-        return float(cast("float", value))
+        return _check_score(value)
 
     async def _read_episode(self, job: _Job, answered: _Answered) -> Episode:
         cantrip, case = self._cantrip, job.case
@@ -295,13 +298,17 @@ class _EvaluationRun:
 
     async def _judge(self, judge: Judge, job: _Job, question: _Question) -> float:
         """Return the score of a judge. Raises _NotScored."""
-        judgement = await self._ask(job, question.key, judge.cantrip, question.intent)
+        try:
+            judgement = await self._ask(job, question.key, judge.cantrip, question.intent)
+        except InvalidIntent as refused:  # a long answer, for example
+            raise _NotScored(f"could not be asked: {_cut(str(refused))}") from refused
         if judgement is None:
             raise _NotScored("not judged: the budget is used up" if self._cantrip else "not judged")
         outcome = judgement.outcome
         if not outcome.terminated:
             raise _NotScored(f"gave no score: {_cut(outcome.error or outcome.summary or outcome.reason)}")
-        return float(outcome.result["score"])
+        result = outcome.result
+        return _check_score(result.get("score") if isinstance(result, Mapping) else result)
 
     @staticmethod
     def _make_question(judge: Judge, job: _Job, outcome: Outcome) -> _Question:
@@ -316,6 +323,13 @@ class _EvaluationRun:
             by = f"eval:{self._name}:{scorer}"
             if turn_id is not None and answered.rewards.get(by) != value:
                 await self._runtime.loom.reward(turn_id, value, by=by)
+
+
+def _check_score(value: object) -> float:
+    """Return a score. Raises _NotScored for any other value."""
+    if not isinstance(value, bool) and not is_finite(value):
+        raise _NotScored(f"expected True, False or a finite number, got {shorten(value)}")
+    return float(cast("float", value))
 
 
 def _cut(text: str) -> str:

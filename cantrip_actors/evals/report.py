@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from cantrip_actors.evals.bootstrap import Interval, bootstrap_mean
 
 
@@ -175,8 +177,11 @@ class Report:
     def from_json(cls, value: Mapping[str, Any]) -> Report:
         """Return the report that `to_json` made. Raises ValueError for another value."""
         try:
-            trials = [Trial(**{**trial, "tags": tuple(trial["tags"])}) for trial in value["trials"]]
-            return cls(value["name"], tuple(value["scores"]), tuple(trials), value["left"])
+            return TypeAdapter(cls).validate_python({**value, "scorers": list(value["scores"])})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            problem = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise ValueError(f"expected the JSON of a report: {problem}") from error
         except (KeyError, TypeError) as error:
             raise ValueError(f"expected the JSON of a report: {error}") from error
 

@@ -49,7 +49,7 @@ from cantrip_actors.http.ui_messages import UiMessages
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.loom.export.exchanges import read_exchanges
 from cantrip_actors.records.codec import dump_json
-from cantrip_actors.runtime.people.utterances import find_last_reply, find_utterance, reply
+from cantrip_actors.runtime.people.utterances import find_last_reply, find_newest_work, find_utterance, reply
 from cantrip_actors.stream.events import DecidedEvent, RequestedEvent
 from cantrip_actors.stream.reading import EventLog, format_instant
 
@@ -105,7 +105,7 @@ async def chat_ui(call: HttpCall) -> Response:
     if not decisions:
         calls = {part.toolCallId for part in last.parts if part.state in _ANSWERED}
         expected = "a message of the user, or the decision of an open request"
-        raise await call.read(partial(_explain_refusal, call, entity.id, calls, expected))
+        raise await to_thread.run_sync(_explain_refusal, call, entity.id, calls, expected)
     await _decide_all(call, decisions)
     work = await _get_newest_intent(call, entity)
     return _stream(call, work, UiMessages(work.id), decisions, ui_messages.HEADERS, ui_messages.LAST)
@@ -203,7 +203,7 @@ async def run_ag_ui(call: HttpCall) -> Response:
         if not decisions:
             calls = {message.toolCallId for message in body.messages if message.role == "tool"}
             expected = "the result of a call that waits for it"
-            raise await call.read(partial(_explain_refusal, call, entity.id, calls, expected))
+            raise await to_thread.run_sync(_explain_refusal, call, entity.id, calls, expected)
         await _decide_all(call, decisions)
         work = await _get_newest_intent(call, entity)
     else:
@@ -403,16 +403,18 @@ async def _get_newest_intent(call: HttpCall, entity: Entity) -> Work:
     """Return the work on the newest intent of an entity."""
 
     def look() -> Work:
-        intents = call.runtime.loom.intents(entity.id)
-        if not intents:
+        if not call.runtime.loom.has_begun(entity.id):
             raise Problem(404, "unknown-entity", "this chat has no message yet")
-        return call.runtime.receipt(entity, intents[-1].key or "")
+        return find_newest_work(call.runtime, entity)
 
     return await call.read(look)
 
 
 def _explain_refusal(call: HttpCall, entity_id: str, calls: Collection[str | None], expected: str) -> Exception:
-    """Return why the answers for `calls` decide nothing: another one was first, or no call waits. Reads the loom."""
+    """Return why the answers for `calls` decide nothing: another one was first, or no call waits.
+
+    Reads whole logs: call it in a thread.
+    """
     refusal: Exception = Problem(422, "invalid", f"messages: expected {expected}")
     asked: set[str] = set()
     loom = call.runtime.loom

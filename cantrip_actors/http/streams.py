@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, Final
 
 from anyio import to_thread
 from anyio.lowlevel import checkpoint
@@ -22,6 +22,9 @@ from cantrip_actors.loom.export.story import DURABLE, read_durable
 from cantrip_actors.records.records import Record
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.stream.wire import as_wire
+
+MOST_KNOWN: Final = 10_000
+"""Entities of which a reader of all events remembers whether it sees them."""
 
 KINDS = frozenset({*DURABLE.values(), "intent", "actor", "upsert", "usage", "server"})
 
@@ -99,6 +102,7 @@ class _View:
         self._call = call
         self._root = root
         self._known: dict[str, bool] = {}
+        """For the entities of the newest events, whether the reader sees them: one may read for weeks."""
 
     def sees(self, entity_id: str) -> bool:
         """Return whether the reader sees an entity. Reads the loom the first time."""
@@ -107,6 +111,8 @@ class _View:
             loom, root = self._call.runtime.loom, self._root
             known = loom.has(entity_id) and (root is None or root in loom.ancestry(entity_id))
             known = known and self._call.sees(entity_id)
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
             self._known[entity_id] = known
         return known
 

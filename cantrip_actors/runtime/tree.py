@@ -210,9 +210,9 @@ class Tree(Core):
         secret = self._keys.snapshots or self.store.key() or self._keys.own
         return hmac.digest(secret, purpose.encode(), "sha256")
 
-    def _read_snapshot(self, digest: str) -> Blob | None:
+    async def _read_snapshot(self, digest: str) -> Blob | None:
         try:
-            return self.store.blob(digest)
+            return await self.in_store(partial(self.store.blob, digest))
         except LoomError as error:  # programs can be run again without it
             _log.warning("a snapshot cannot be read", snapshot=digest, error=str(error))
             return None

@@ -34,7 +34,7 @@ class CallLimit:
                 f"max_calls: expected a gate and a number, and perhaps per and zone, got {dict(stated)!r}"
             )
         gate, most = stated["gate"], stated["most"]
-        per: Period = stated.get("per") or "intent"
+        per: Period = "intent" if stated.get("per") is None else stated["per"]
         zone = stated.get("zone")
         check(is_text(gate), "max_calls: gate", "a gate's name", gate, InvalidCantrip)
         check_whole("max_calls", most, 0, error=InvalidCantrip)

@@ -19,6 +19,9 @@ from cantrip_actors.terms.usage import CantripError, CrystalError, ProviderError
 
 __all__ = ["CantripError", "CrystalError", "ProviderError"]
 
+LONGEST_NAME = 64
+"""Characters of a wrong name that are compared with others: a comparison takes long."""
+
 
 class InvalidCantrip(CantripError, ValueError):
     """A cantrip, or a part of one, is invalid; raised when it is made (CANTRIP-1, CANTRIP-3, CIRCLE-1/2)."""
@@ -256,9 +259,9 @@ class RuntimeClosed(CantripError):
 def find_nearest(name: object, known_names: Iterable[str]) -> list[str]:
     """Return the few known names that are most like a name, nearest first.
 
-    Only names that share a pair of letters with it are compared, because a comparison takes long.
+    Only names that share a pair of letters with it are compared.
     """
-    wanted = str(name)[:64]
+    wanted = str(name)[:LONGEST_NAME]
     pairs = {wanted[at : at + 2] for at in range(len(wanted) - 1)}
     shared = {known: sum(pair in known for pair in pairs) / (len(known) + len(wanted)) for known in known_names}
     likely = heapq.nlargest(30, sorted(shared), key=shared.__getitem__)
@@ -273,5 +276,5 @@ def suggest_nearest(name: object, known_names: Iterable[str]) -> str:
     """
     names = sorted(set(known_names))
     listed = f"known: {', '.join(names)}" if names else "there are none"
-    close = difflib.get_close_matches(str(name), names, n=1)
+    close = difflib.get_close_matches(str(name)[:LONGEST_NAME], names, n=1)
     return f'did you mean "{close[0]}"? {listed}' if close else listed

@@ -159,12 +159,12 @@ def copy_json(value: Any) -> Any:
     return top[0]
 
 
-def dump_exactly(value: Any) -> bytes:
+def dump_exactly(value: Any, *, sort_keys: bool = False) -> bytes:
     """Return the JSON of a value, in UTF-8. Raises TypeError for a value that JSON cannot express."""
     try:
-        return orjson.dumps(value)
+        return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if sort_keys else 0)
     except TypeError:  # a whole number of more than 64 bits, half a character, or no JSON
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, separators=(",", ":"), sort_keys=sort_keys).encode()
 
 
 def _refuse(name: str) -> NoReturn:

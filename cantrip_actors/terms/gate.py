@@ -15,14 +15,12 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, Unpack
 
-import orjson
-
 from cantrip_actors.terms import own_gate_names
 from cantrip_actors.terms.addressee import ADDRESSEE
 from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_positive, read_texts
 from cantrip_actors.terms.bounds import TooLarge, check_value
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
-from cantrip_actors.terms.exact_json import explain_arguments, is_cut_off
+from cantrip_actors.terms.exact_json import dump_exactly, explain_arguments, is_cut_off
 from cantrip_actors.terms.json_schema import find_problems, find_schema_fault, make_validator
 from cantrip_actors.terms.messages import ALIASES, ToolCall, ToolDefinition
 from cantrip_actors.terms.problems import shorten
@@ -443,7 +441,7 @@ def _render_parameters(schema: Mapping[str, Any]) -> Iterable[str]:
         if name in required:
             yield f"{name}: {_render_type(shape)}"
         else:
-            default = f" = {orjson.dumps(shape['default']).decode()}" if "default" in shape else ""
+            default = f" = {dump_exactly(shape['default']).decode()}" if "default" in shape else ""
             yield f"{name}{'' if default else '?'}: {_render_type(shape)}{default}"
 
 
@@ -451,7 +449,7 @@ def _render_type(shape: Any) -> str:
     if not isinstance(shape, Mapping):
         return "any"
     if "enum" in shape:
-        return " | ".join(orjson.dumps(value).decode() for value in shape["enum"])
+        return " | ".join(dump_exactly(value).decode() for value in shape["enum"])
     if "$ref" in shape:
         return str(shape["$ref"]).rsplit("/", 1)[-1]
     for key in ("anyOf", "oneOf"):

@@ -32,7 +32,8 @@ ParameterFields = Mapping[str, tuple[Any, Any]]
 def build_parameters_identity(fields: ParameterFields, *, others: Any) -> dict[str, Any]:
     """Return a function's parameters as they enter a content id; `others` is the annotation of `**others`, or None."""
     parameters = {name: _describe_parameter(hint, default, ()) for name, (hint, default) in fields.items()}
-    return {"written": parameters, "others": None if others is None else _describe_type(others, ())}
+    identity: dict[str, Any] = {"written": parameters, "open": others is not None}
+    return identity if others in (None, Any) else identity | {"others": _describe_type(others, ())}
 
 
 def _describe_parameter(hint: Any, default: Any, above: tuple[type, ...]) -> list[Any]:

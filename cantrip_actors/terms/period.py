@@ -87,7 +87,8 @@ class PeriodBudget:
         return cls(ward, most, per, zone, when_spent)
 
     def __str__(self) -> str:
-        return f"{self.ward}({self.most:g} per {self.per})"
+        most = f"{self.most:g}" if isinstance(self.most, float) else f"{self.most}"
+        return f"{self.ward}({most} per {self.per})"
 
     @property
     def label(self) -> str:

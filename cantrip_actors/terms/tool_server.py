@@ -21,9 +21,10 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import orjson
 
-from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_list, is_positive, read_texts
+from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_list, is_positive, read_texts, show
 from cantrip_actors.terms.crystal import get_crystal_name
 from cantrip_actors.terms.errors import CantripError, InvalidCantrip
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import gate, get_call
 from cantrip_actors.terms.image import MessageParts
@@ -361,7 +362,7 @@ class ListedTools:
         tools would become gates of one name, and for an invalid schema.
         """
         every = sorted(tools, key=lambda tool: tool.name)
-        text = orjson.dumps([tool.get_digest_fields() for tool in every], option=orjson.OPT_SORT_KEYS)
+        text = dump_exactly([tool.get_digest_fields() for tool in every], sort_keys=True)
         digest = f"sha256:{hashlib.sha256(text).hexdigest()}"
         if server.pin is not None and server.pin != digest:
             raise ToolServerError(
@@ -385,7 +386,10 @@ class ListedTools:
                 raise ToolServerError(f"server {server.name}: {_describe_clash(names[name], tool, name, every)}")
             names[name] = tool
             schemas = [schema for schema in (tool.parameters, tool.output) if schema]
-            fault = next(filter(None, (find_schema_fault(schema, foreign=True) for schema in schemas)), None)
+            faults = [find_schema_fault(schema, foreign=True) for schema in schemas]
+            if (kind := tool.parameters.get("type", "object")) != "object":
+                faults.append(f'expected parameters of type "object", got {show(kind)}')
+            fault = next(filter(None, faults), None)
             if fault:
                 raise ToolServerError(f"server {server.name}: tool {tool.name!r} has no valid JSON Schema: {fault}")
         return cls(tuple(tool._replace(description=_shorten(tool.description)) for tool in selected), digest)
@@ -470,8 +474,6 @@ def _make_gate(server: ToolServer, tool: Tool, calls: Calls, *, in_programs: boo
     name = make_gate_name(server, tool.name)
     described = f"A tool of the server {server.name}; {server.name}__tools() tells what it is for."
     parameters = {"type": "object", **(_strip_descriptions(tool.parameters) if in_programs else tool.parameters)}
-    if parameters["type"] != "object":
-        raise InvalidCantrip(f'gate {name}: expected parameters of type "object", got "{parameters["type"]}"')
     read_only = tool.read_only and server.trust_hints
     wrappers: list[Wrapper] = []
     if server.ask == "all" or tool.name in server.ask:

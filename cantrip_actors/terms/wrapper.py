@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from cantrip_actors.terms.arguments import check, check_choice, is_positive
+from cantrip_actors.terms.arguments import check, check_choice, is_positive, show
 from cantrip_actors.terms.errors import InvalidCantrip
 
 Unattended = Literal["wait", "deny"]
@@ -21,9 +21,13 @@ LONGEST: Final = 100 * 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The refusal of a call, or of its result: the text of the error observation."""
+    """The refusal of a call, or of its result, with the text of the error observation. Raises TypeError for another."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reason, str):
+            raise TypeError(f"Refused: expected a text, got {show(self.reason)}")
 
 
 class Fence(NamedTuple):

@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 import anyio
 from anyio.lowlevel import RunVar
 
-from cantrip_actors.user_code.threads import run_in_thread
+from cantrip_actors.user_code.threads import get_limiter, run_in_thread
 
 T = TypeVar("T")
 
@@ -105,15 +105,8 @@ class Threads:
 
         A cancelled task waits until `work` has ended, `threads.GRACE` seconds at most: then it calls `on_refusal`.
         """
-        return await run_in_thread(lambda: attempt_now(work), self._get_limiter(), on_refusal=on_refusal)
-
-    def _get_limiter(self) -> anyio.CapacityLimiter:
-        try:
-            return self._limiter.get()
-        except LookupError:
-            limiter = anyio.CapacityLimiter(self._limit)
-            self._limiter.set(limiter)
-            return limiter
+        limiter = get_limiter(self._limiter, self._limit)
+        return await run_in_thread(lambda: attempt_now(work), limiter, on_refusal=on_refusal)
 
 
 def leaves(exception: BaseException) -> Iterator[BaseException]:

@@ -15,12 +15,17 @@ from typing import Final, TypeVar
 import anyio
 import anyio.from_thread
 import anyio.to_thread
-from anyio.lowlevel import EventLoopToken, current_token
+from anyio.lowlevel import EventLoopToken, RunVar, current_token
 
 T = TypeVar("T")
 
 GRACE: Final = 4.0
 """Seconds that a cancelled caller waits for its thread."""
+
+OWN: Final = 8
+"""Threads of the runtime for its own short work."""
+
+_own: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.user_code.threads own")
 
 
 class _Work:
@@ -84,6 +89,24 @@ async def run_to_end(work: Callable[[], T], limiter: anyio.CapacityLimiter | Non
         await state.leave(math.inf)
         raise
     return result
+
+
+async def run_apart(work: Callable[[], T]) -> T:
+    """Return the result of short work as `run_to_end` does, in a thread of the runtime's own.
+
+    The default threads of anyio are those of a service, and may all wait for the runtime.
+    """
+    return await run_to_end(work, get_limiter(_own, OWN))
+
+
+def get_limiter(variable: RunVar[anyio.CapacityLimiter], tokens: int) -> anyio.CapacityLimiter:
+    """Return the limiter in a variable of the event loop; the first call makes it."""
+    try:
+        return variable.get()
+    except LookupError:
+        limiter = anyio.CapacityLimiter(tokens)
+        variable.set(limiter)
+        return limiter
 
 
 async def run_in_thread(

@@ -11,6 +11,7 @@ import anyio.from_thread
 import pytest
 
 from cantrip_actors import Cantrip, Circle, InvalidCantrip, Runtime, gate, scripted
+from cantrip_actors.circle.medium import Answer, Suspended
 from cantrip_actors.mediums import GeneratorSandbox, Medium, ProgramCall, ProgramLimits, ProgramRun, medium
 from cantrip_actors.recipes import InvalidRecipe, load_recipe
 from cantrip_actors.wards import max_compute, max_turns
@@ -303,3 +304,30 @@ def test_the_mediums_of_the_package_have_no_other_members() -> None:
         chosen = medium(name)
         assert Medium in type(chosen).__mro__
         assert {member for member in vars(type(chosen)) if not member.startswith("_")} <= set(dir(Medium)) | {"name"}
+
+
+@gate
+async def weigh() -> int:
+    """Return a number."""
+    return 1
+
+
+SHOW_NUMBER = {
+    "python": ("print(n)", "print(weigh())"),
+    "javascript": ("console.log(n)", "console.log(weigh())"),
+    "shell": ('echo "$n"', "weigh"),
+}
+
+
+@pytest.mark.parametrize("language", SHOW_NUMBER)
+def test_a_number_of_more_than_64_bits_is_exact_in_every_medium(language: str) -> None:
+    number = 2**70 + 1
+    given_number, gate_number = SHOW_NUMBER[language]
+    box = medium(language).open([weigh.definition], ProgramLimits(seconds=20))
+    try:
+        assert str(number) in box.begin(given_number, {"n": number}).output
+        waiting = box.begin(gate_number)
+        assert isinstance(waiting, Suspended)
+        assert str(number) in box.answer(waiting, Answer(number)).output
+    finally:
+        box.close()

@@ -112,3 +112,23 @@ assert scratch.make_folder("x").is_dir()
     done = ran(code, where)
     assert done.returncode == 0, done.stderr
     assert list(where.iterdir()) == []
+
+
+@pytest.mark.parametrize("failing", ["fcntl.flock", "os.open"])
+def test_a_folder_that_cannot_be_locked_is_an_error_and_leaves_nothing(failing: str, where: Path) -> None:
+    code = f"""
+import errno, fcntl
+made = iter(range(3))
+make = tempfile.mkdtemp
+tempfile.mkdtemp = lambda **options: (next(made), make(**options))[1]
+def fail(*args):
+    raise OSError(errno.ENOLCK, "no locks")
+{failing} = fail
+try:
+    scratch.make_folder("x")
+except OSError as problem:
+    print(problem)
+"""
+    done = ran(code, where)
+    assert "no locks" in done.stdout, done.stderr
+    assert list(where.iterdir()) == []

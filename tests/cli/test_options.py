@@ -1,12 +1,27 @@
 """What commands read and print, whatever they do: options, files, and the loom of a receipt."""
 
+import subprocess
+from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from cantrip_actors.cli import control, entities, requests, schedules
+from cantrip_actors.cli import control, entities, recipe_sidecar, requests, schedules
 from cantrip_actors.cli.output import one_line
+from cantrip_actors.recipes import load_recipe
+from tests.forked import COMMAND, Forked
+
+RECIPE_THAT_WAITS = """\
+crystal:
+  scripted:
+    - {tool_calls: [{gate: echo, args: {text: hello}}]}
+    - {tool_calls: [{gate: done, args: {answer: 5}}]}
+circle:
+  gates: [done, {name: echo, ask_first: true}]
+  wards: [{max_turns: 10}]
+"""
 
 RECEIPT = {"entity_id": "e", "key": "k", "state": "waiting"}
 SCHEDULE = SimpleNamespace(
@@ -81,6 +96,51 @@ def test_a_recipe_in_json_is_offered_again_without_its_name(cantrip: Any, place:
     (place / "notes.json").write_text(text.replace('"hi"', '"ho"').replace('"max_turns": 3', '"max_turns": 4'))
     (moved,) = cantrip("entities", "--would-move", "--json").json
     assert moved["name"] == "notes"
+
+
+def test_two_commands_that_remember_recipes_at_once_lose_none(place: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "other.yaml").write_text((place / "recipe.yaml").read_text().replace("max_turns: 10", "max_turns: 11"))
+    first, second = (load_recipe(place / f"{name}.yaml") for name in ("recipe", "other"))
+    read, others = recipe_sidecar._read, list[Thread]()
+
+    def read_while_another_remembers(notes: Path) -> dict[str, str]:
+        noted = read(notes)
+        if not others:
+            others.append(Thread(target=recipe_sidecar.remember, args=("sqlite:loom.db", second, "other.yaml")))
+            others[0].start()
+            others[0].join(0.1)  # without a lock it ends here
+        return noted
+
+    monkeypatch.setattr(recipe_sidecar, "_read", read_while_another_remembers)
+    recipe_sidecar.remember("sqlite:loom.db", first, "recipe.yaml")
+    others[0].join()
+    assert read(place / "loom.db.recipes.json").keys() == {first.id, second.id}
+
+
+def test_an_entity_whose_name_looks_like_a_module_is_found_by_its_name(cantrip: Any, terminal: Any) -> None:
+    assert cantrip("ensure", "team:bob", "recipe.yaml").code == 0
+    printed = terminal("chat", "team:bob", typing=[("> ", "\x04")])
+    assert (printed.code, "team:bob · /help" in printed.text) == (0, True)
+
+
+def test_an_entity_that_is_named_twice_is_resumed_once(cantrip: Any, place: Any) -> None:
+    (place / "wait.yaml").write_text(RECIPE_THAT_WAITS)
+    with Forked(
+        COMMAND, "cast", "wait.yaml", "go", "--unattended", "wait", stderr=subprocess.PIPE, text=True
+    ) as killed:
+        for line in killed.stderr:
+            if "waits for a person" in line:
+                break
+        killed.kill()
+    (entity,) = cantrip("loom", "ls", "--json").json
+    resumed = cantrip("resume", entity["id"], entity["id"], "--unattended", "deny", "--json")
+    assert [episode["entity_id"] for episode in resumed.json] == [entity["id"]]
+
+
+def test_a_token_of_other_letters_is_a_mistake_of_the_command(cantrip: Any) -> None:
+    refused = cantrip("system", "--url", "http://127.0.0.1:9", "--token", "geheim-ü")
+    assert refused.code == 2
+    assert "Traceback" not in refused.err
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import shlex
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,27 @@ def test_kubernetes_waits_for_the_grace_and_looks_at_the_node() -> None:
     assert worker["readinessProbe"]["httpGet"]["path"] == "/health/ready"
     (trigger,) = scaled["spec"]["triggers"]
     assert (trigger["metadata"]["query"], trigger["metadata"]["targetQueryValue"]) == (QUERY, "50")
+
+
+@pytest.mark.rule("N-80")
+@pytest.mark.parametrize("name", ["@x", "a:", "a:b", "1", "1.5", "true", "null", "-", "2026-11-30"])
+@pytest.mark.parametrize("engine", [engine for engine, suffix in ENGINES.items() if suffix == "yaml"])
+def test_each_name_is_a_text_in_a_manifest(engine: str, name: str) -> None:
+    def list_texts(value: Any) -> Iterator[str]:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, (dict, list)):
+            for part in value.values() if isinstance(value, dict) else value:
+                yield from list_texts(part)
+
+    text = manifest(engine, [name, "b.yaml"], release=name, image=name)
+    texts = [*list_texts(list(yaml.safe_load_all(text)))]
+    assert name in texts  # the image
+    if engine == "ray":
+        assert any(f"cantrip up {name} b.yaml " in one and one.endswith(f"--release={name}") for one in texts)
+    else:
+        assert f"--release={name}" in texts
+        assert texts[texts.index("b.yaml") - 1] == name
 
 
 @pytest.mark.rule("N-80")

@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cantrip_actors.crystal import schemas
+from cantrip_actors.crystal.batch_families import make_endpoint
 from cantrip_actors.crystal.constructors import anthropic, google, openai, openrouter
+from cantrip_actors.crystal.encode import SamplingSettings
+from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.crystal.schemas import (
+    describe_schema,
     drop_nulls,
     fit_answer,
     fit_for_anthropic,
@@ -17,10 +22,11 @@ from cantrip_actors.crystal.schemas import (
     fit_for_openai,
     fit_gemini_arguments,
 )
+from cantrip_actors.crystal.simulated import write_instructions
 from cantrip_actors.crystal.testing import FaultyServer, Reply
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.json_schema import find_misfits
-from cantrip_actors.terms.messages import Invocation, Message
+from cantrip_actors.terms.messages import Invocation, Message, ToolCall, ToolDefinition
 from cantrip_actors.terms.retry import Retry
 from tests.crystal.streams import Said, framed
 
@@ -328,3 +334,53 @@ async def test_a_schema_that_openai_cannot_enforce_strictly_is_reported_as_adjus
         assert response.metadata["adjusted"] == {
             "schema": {"asked": "strict", "sent": "not strict: an object with free keys"}
         }
+
+
+LARGE = 10**30 + 1
+
+
+def test_whole_numbers_past_64_bits_stay_exact_in_every_form_of_a_schema() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"n": {"type": "integer", "maximum": LARGE}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+    assert f'"maximum":{LARGE}' in describe_schema(schema)
+    assert f"maximum: {LARGE}" in str(fit_for_anthropic(schema).schema)
+    tools = [ToolDefinition("count", "", schema)]
+    assert f'"maximum":{LARGE}' in write_instructions(tools, must_call=True, described=False)
+
+
+def test_arguments_past_64_bits_stay_exact_in_a_batch() -> None:
+    crystal = anthropic("claude-sonnet-4-5", api_key="key")
+    call = Message("assistant", "", (ToolCall("c", "count", {"n": LARGE}),))
+    result = Message("tool", "done", tool_call_id="c", gate="count")
+    query = ProviderQuery([Message("user", "go"), call, result], (), None, SamplingSettings.of({}))
+    body = make_endpoint(crystal).make_body(crystal.family.make_request(query))
+    assert str(LARGE).encode() in body
+
+
+def test_a_part_of_an_answer_meets_a_part_of_a_recursive_schema_once(monkeypatch) -> None:
+    def make_node(kind: str) -> dict[str, object]:
+        parts = {"kind": {"const": kind}, "of": {"$ref": "#/$defs/node"}, "note": {"type": "string"}}
+        return {"type": "object", "properties": parts, "required": ["kind", "of"], "additionalProperties": False}
+
+    leaf = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    node = {"anyOf": [make_node("first"), make_node("second"), leaf]}
+    schema = {"$ref": "#/$defs/node", "$defs": {"node": node}}
+    levels, answer, whole = 8, {"n": 1}, {"n": 1}
+    for _ in range(levels):
+        answer = {"kind": "second", "of": answer, "note": None}
+        whole = {"kind": "second", "of": whole}
+    checks = []
+
+    def count_check(value: object, schema: dict[str, object]) -> list[str]:
+        """Check a node without the nodes in it, which were checked before."""
+        checks.append(value)
+        kind = schema["properties"].get("kind", {}).get("const")
+        return [] if value.get("kind") == kind and None not in value.values() else ["another kind"]
+
+    monkeypatch.setattr(schemas, "find_misfits", count_check)
+    assert drop_nulls(answer, schema) == whole
+    assert len(checks) <= 3 * (levels + 1)

@@ -27,6 +27,7 @@ from cantrip_actors.dispatch import (
     Approved,
     Dispatcher,
     DispatchError,
+    Dispatches,
     Folded,
     InvalidContract,
     Progressed,
@@ -1041,3 +1042,18 @@ async def test_an_ended_dispatch_is_forgotten_with_its_entity(tmp_path: Path) ->
         assert [runtime.loom.is_forgotten(one) for one in forgotten.entities] == [True]
         assert dispatcher.log.ids() == ()
         assert not dispatcher.log.path(record.id).exists()
+
+
+@pytest.mark.rule("C-50")
+async def test_no_process_keeps_a_forgotten_dispatch_in_memory_and_its_id_is_free(tmp_path: Path) -> None:
+    async with Runtime.open() as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        other = Dispatches(folder(tmp_path))
+        for objective in ("the first thing", "another thing"):
+            record = await dispatcher.dispatch(contract(objective=objective), author="ada")
+            assert record.contract.objective == objective
+            await dispatcher.run(record.id, worker([*FINISH]))
+            assert other.read(record.id).status == "completed"
+            await dispatcher.forget(record.id)
+            assert other.ids() == ()
+            assert (dispatcher.log._logs, other._logs) == ({}, {})

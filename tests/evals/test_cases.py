@@ -90,6 +90,7 @@ class TestCases:
                 "- {id: a, intent: x, expected: 2026-11-29}\n- {id: b, intent: x, context: {n: .nan}}\n",
                 ["1: expected: expected a JSON value, got a date", "2: context: expected a JSON value, got a mapping"],
             ),
+            ("cases.csv", "id,intent,tags,tags\na,x,b,c\n", ['1: column "tags" stands here twice']),
             ("cases.csv", 'id,intent\na,"x\n', ["2: not valid CSV: unexpected end of data"]),
             ("cases.csv", "id,intent\n", [" expected at least one case"]),
             ("cases.yaml", "a: [b\n", ["2: not valid YAML"]),

@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Episode, Response, Runtime, ToolCall, Usage, scripted
-from cantrip_actors.evals import Case, InvalidEvaluation, Report, contains, evaluate, exact, judge, read_report
+from cantrip_actors.evals import Case, InvalidEvaluation, Judge, Report, contains, evaluate, exact, judge, read_report
 from cantrip_actors.looms import Rewarded
 from cantrip_actors.testing import Crash, Process, run_with_crashes
 
@@ -181,6 +181,41 @@ class TestFailures:
             report = await evaluate(runtime, models.cantrip, make_cases(2), scorers=[models.judge, exact()])
         assert [trial.scores for trial in report.trials] == [{"exact": 1}, {"exact": 1}]
         assert report.trials[0].problems["judge"].startswith("gave no score: truncated by max_turns(3)")
+
+    @pytest.mark.parametrize("answer", ["0.5", {"score": "high"}, {"points": 1}])
+    async def test_a_judge_of_a_users_own_cantrip_that_gives_no_score_loses_its_score_only(self, answer: Any) -> None:
+        models = Models()
+        own = Judge("own", Models(lambda _: answer, name="own").cantrip)
+        async with Runtime.open("memory:") as runtime:
+            report = await evaluate(runtime, models.cantrip, make_cases(2), scorers=[own, exact()])
+        assert [trial.scores for trial in report.trials] == [{"exact": 1}, {"exact": 1}]
+        assert report.trials[0].problems["own"].startswith("expected True, False or a finite number")
+
+    async def test_a_judge_that_may_not_be_asked_about_a_long_answer_loses_its_score_only(self) -> None:
+        models = Models(judgement={"score": 1, "reason": "x"})
+        cases = [Case("a", "word", "x" * 17_000_000), Case("b", "word", "WORD")]
+        async with Runtime.open("memory:") as runtime:
+            report = await evaluate(runtime, models.cantrip, cases, scorers=[models.judge])
+        assert [trial.scores for trial in report.trials] == [{}, {"judge": 1}]
+        assert report.trials[0].problems["judge"].startswith("could not be asked: the intent")
+
+    @pytest.mark.parametrize(
+        ("context", "message"),
+        [
+            ({1: "a", "b": 2}, "case 1: context: expected a JSON value"),
+            ([{1: "a"}], "case 1: context: expected a JSON value"),
+            (json.loads("[" * 200 + "]" * 200), 'case "a": context: expected JSON data'),
+        ],
+    )
+    async def test_a_context_that_no_entity_takes_is_a_mistake_of_its_case(self, context: Any, message: str) -> None:
+        async with Runtime.open("memory:") as runtime:
+            with pytest.raises(InvalidEvaluation, match=message):
+                await evaluate(runtime, Models().cantrip, [Case("a", "word", context=context)])
+
+    async def test_a_cantrip_with_a_long_name_needs_no_name_for_its_evaluation(self) -> None:
+        async with Runtime.open("memory:") as runtime:
+            report = await evaluate(runtime, Models(name="n" * 200).cantrip, make_cases(1))
+        assert len(report.name) == 200
 
     async def test_a_trial_without_an_answer_scores_0_and_is_counted_by_its_reason(self) -> None:
         def fail(intent: str) -> Any:

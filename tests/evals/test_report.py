@@ -1,6 +1,7 @@
 """Reports: confidence intervals, comparisons, and what people and programs read."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -124,7 +125,17 @@ class TestReport:
         assert value["scores"] == {"exact": {"mean": 0.5, "low": 0.0, "high": 1.0}}
         assert (value["complete"], value["cost"], value["judging_cost"]) == (False, 1.0, 0.5)
 
-    @pytest.mark.parametrize("value", [{}, {"trials": [1]}, {"name": "a", "scores": {}, "left": 0, "trials": [{}]}])
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {},
+            [1],
+            {"trials": [1]},
+            {"name": "a", "scores": {}, "left": 0, "trials": [{}]},
+            {**Report("r", ("s",), ()).to_json(), "trials": [{**asdict(make_trial("a", 1)), "scores": {"s": "high"}}]},
+            {**Report("r", ("s",), ()).to_json(), "trials": [{**asdict(make_trial("a", 1)), "scores": None}]},
+        ],
+    )
     def test_other_json_is_no_report(self, value: Any) -> None:
         with pytest.raises(ValueError, match=r"^expected the JSON of a report"):
             Report.from_json(value)

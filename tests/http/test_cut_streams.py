@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, ProviderError, Runtime, gate, scripted
-from cantrip_actors.http import Service, Tokens
+from cantrip_actors.http import HttpCall, Service, Tokens, streams
 from cantrip_actors.http.token import SCOPES
 from cantrip_actors.observe import Upserts
 from cantrip_actors.wards import max_turns
@@ -121,3 +121,17 @@ async def test_a_service_that_is_opened_again_cuts_the_answers_to_revoked_tokens
             with service.answering(known) as answer:
                 await anyio.sleep(10)
             assert answer.cancelled_caught
+
+
+async def test_a_reader_of_all_events_remembers_a_bounded_number_of_entities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "MOST_KNOWN", 2)
+    async with in_process([echo()]) as on:
+        for number in range(5):
+            await on.post("casts", {"cantrip": "echo", "intent": f"go {number}", "wait": 5}, 200)
+        admin = token("admin", *SCOPES)
+        any_request: Any = None
+        view = streams._View(HttpCall(on.service, admin, on.runtime, any_request, {}), None)
+        ids = frozenset(on.runtime.loom.entities())
+        assert await view.find_seen([*ids, "no such entity"]) == ids
+        assert await view.find_seen(ids) == ids
+        assert len(view._known) <= 2

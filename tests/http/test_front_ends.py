@@ -1,15 +1,18 @@
 """Chats of front ends: what the published clients cannot show (tests/clients tries those)."""
 
 import json
+import threading
 from typing import Any
 
 import pytest
 
 from cantrip_actors import Cantrip, Circle, ask_first, gate, scripted
+from cantrip_actors.http import chats
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.front_ends import FrontEndEncoder
 from cantrip_actors.http.ui_messages import UiMessages
 from cantrip_actors.stream.events import EpisodeEndedEvent
+from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.wards import max_turns
 from tests.http.serving import Served, echo, in_process, served, token
 
@@ -67,6 +70,31 @@ async def test_a_new_message_to_a_chat_that_waits_for_a_person_is_refused_at_onc
             part["delta"] for part in await parts_of(on, say("and now?", id="m4")) if part["type"] == "text-delta"
         ]
         assert deltas == ["so: and now?"]
+
+
+@pytest.mark.rule("W-41")
+async def test_the_log_of_a_chat_is_read_beside_the_event_loop_when_an_answer_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[threading.Thread] = []
+
+    class Log(EventLog):
+        """Notes the thread in which a log is read."""
+
+        def add_all(self, records: Any) -> Any:
+            threads.append(threading.current_thread())
+            return super().add_all(records)
+
+    async with in_process([echo()]) as on:
+        await parts_of(on, say("hello"))
+        monkeypatch.setattr(chats, "EventLog", Log)
+        output = {"type": "tool-pay", "toolCallId": "c1", "state": "output-available", "output": 1}
+        body = {"id": "bob", "messages": [{"id": "a1", "role": "assistant", "parts": [output]}]}
+        await on.ask("POST", "chat/echo", 422, json=body)
+        result = {"id": "m2", "role": "tool", "toolCallId": "c1", "content": "1"}
+        await on.ask("POST", "ag-ui/echo", 422, json={"threadId": "bob", "runId": "r", "messages": [result]})
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 async def test_an_edited_message_of_a_chat_is_refused_with_what_to_do() -> None:

@@ -63,7 +63,7 @@ def watch_statements(monkeypatch: pytest.MonkeyPatch) -> Watched:
     fetch, transact = Readers.fetch, SqliteStore._transact
 
     def fetching(self: Readers, query: str, values: tuple[Any, ...]) -> list[Any]:
-        if self.state.budget is None:
+        if not self.state.is_attempt:
             kept.note(query)
         return fetch(self, query, values)
 

@@ -5,6 +5,7 @@ import json
 import os
 import resource
 import shutil
+import stat
 import threading
 from contextlib import contextmanager
 from itertools import chain, repeat
@@ -417,6 +418,29 @@ def test_a_loom_that_cannot_be_rewritten_stays_as_it_is(path, monkeypatch, fails
     with JsonlStore(path) as store:
         assert verify_loom(store).ok
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_rewritten_file_whose_folder_cannot_be_synced_takes_no_record_until_it_can_be(path):
+    faults: list[OSError] = []
+
+    def sync(fd):
+        if faults and stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise faults[0]
+        os.fsync(fd)
+
+    with JsonlStore(path, durability="power", disk=Disk(sync=sync)) as store:
+        store.append([*run("e", "t1"), Ended("e", "terminated", AT), header("f", lasting=True)])
+        store.post([mail("k", "f")])
+        faults.append(BAD)
+        assert forget_entities(store, Wanted(["e"])).entities == ("e",)
+        with pytest.raises(LoomError, match="cannot write to"):
+            store.append(run("g", "t2"))
+        faults.clear()
+        store.append(run("h", "t3"))
+    with JsonlStore(path) as store:
+        assert verify_loom(store).faults == []
+        assert [header.entity_id for header in store.headers()] == ["e", "f", "h"]
+        assert store.life("e") is Life.FORGOTTEN
 
 
 def raise_full(*_):

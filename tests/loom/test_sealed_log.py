@@ -1,11 +1,14 @@
 """A sealed log: several writers, torn ends, edited lines. The logs of dispatches add their own tests."""
 
+import errno
 import json
+import os
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cantrip_actors.loom.seal.seal_key import derive_log_seal
 from cantrip_actors.loom.seal.sealed_log import BrokenLine, Disk, SealedLog
 
 FIRST = b'{"n":0}'
@@ -62,6 +65,30 @@ def test_a_line_that_could_not_be_read_again_is_not_written(log) -> None:
     with pytest.raises(ValueError, match="it is 7"):
         log.append(lambda _: [line(1), line(7)])
     assert log.path.read_bytes() == before
+    assert log.append(lambda state: [line(len(state))]) == [0, 1]
+
+
+@pytest.mark.rule("F-07")
+@pytest.mark.parametrize("at", range(4))
+def test_an_append_that_fails_at_any_call_of_the_system_appends_nothing(tmp_path, at) -> None:
+    calls: list[str] = []
+
+    def fail_at(call):
+        def run(*arguments):
+            calls.append(call.__name__)
+            if len(calls) == at + 1:
+                raise OSError(errno.EIO, "the disk is bad")
+            return call(*arguments)
+
+        return run
+
+    disk, key = Disk(write=fail_at(os.write), sync=fail_at(os.fsync)), derive_log_seal(b"a secret of the owner", b"log")
+    log = SealedLog(tmp_path / "log.jsonl", collect, start=b"log", kind="test", disk=Disk(), seal=key)
+    log.create(FIRST)
+    with pytest.raises(OSError, match="the disk is bad"):
+        SealedLog(log.path, collect, start=b"log", kind="test", disk=disk, seal=key).append(lambda _: [line(1)])
+    assert calls[: at + 1] == ["write", "fsync", "write", "fsync"][: at + 1]
+    assert log.read() == [0]
     assert log.append(lambda state: [line(len(state))]) == [0, 1]
 
 

@@ -18,6 +18,7 @@ from cantrip_actors import (
     InvalidCantrip,
     InvalidDecision,
     Runtime,
+    RuntimeClosed,
     UnknownRequest,
     ask_first,
     gate,
@@ -618,6 +619,29 @@ async def test_progress_of_a_tool_is_an_update_of_its_call(era: Any) -> None:
     ]
 
 
+WIDE = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 2**70, "default": 2**64}}}
+
+
+async def test_a_tool_whose_schema_has_a_number_of_more_than_64_bits_is_a_gate() -> None:
+    listed = ListedTools.of(ToolServer(name="s"), [Tool("f", "", WIDE)])
+    assert listed.digest == ListedTools.of(ToolServer(name="s", pin=listed.digest), [Tool("f", "", dict(WIDE))]).digest
+    (one,) = make_gates(ToolServer(name="s"), listed, refuse, in_programs=False)
+    refused = one.check(ToolCall("c1", "s__f", {"n": "x"}))
+    assert isinstance(refused, Refused)
+    assert f"s__f(n: integer = {2**64})" in refused.reason
+
+
+@pytest.mark.parametrize("kind", ["string", ["object"]])
+def test_a_tool_whose_arguments_are_no_object_is_an_error_of_its_server(kind: Any) -> None:
+    with pytest.raises(ToolServerError, match=r"tool 'f' .* expected parameters of type \"object\""):
+        ListedTools.of(ToolServer(name="s"), [Tool("f", "", {"type": kind})])
+
+
+async def refuse(*_: Any) -> Any:
+    """Call nothing."""
+    raise AssertionError("nothing is called")
+
+
 async def test_entities_share_one_connection_also_if_its_last_user_leaves_while_another_one_begins() -> None:
     server = inproc("t", tools())
     async with Runtime.open() as runtime:
@@ -628,3 +652,14 @@ async def test_entities_share_one_connection_also_if_its_last_user_leaves_while_
             await beginning.hold()
             assert len(servers_of(runtime)) == 1
             await beginning.release()
+
+
+@pytest.mark.parametrize("steps", [0, 10, 20, 30])
+async def test_a_cast_with_a_server_while_the_runtime_closes_ends_with_an_error_of_the_runtime(steps: int) -> None:
+    runtime = await Runtime.open()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runtime.aclose)
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        with pytest.raises((RuntimeClosed, ToolServerError)):
+            await runtime.cast(spell(done("ok"), server=inproc("t", tools())), "go")

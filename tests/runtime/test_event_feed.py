@@ -9,6 +9,7 @@ import anyio
 import pytest
 
 from cantrip_actors import (
+    DeltaEvent,
     EntityEndedEvent,
     EntityEvent,
     EntityStartedEvent,
@@ -16,6 +17,7 @@ from cantrip_actors import (
     FinalResponseEvent,
     InvalidIntent,
     LoomError,
+    MissedEvent,
     RewardedEvent,
     Runtime,
     StepCompleteEvent,
@@ -213,3 +215,21 @@ async def test_a_feed_gives_each_event_once_if_reading_fails_at_any_step(
                         events.append(await anext(failing))
             assert events == expected, f"step {step} failed"
         assert faults.left > 0, "every step has failed once"
+
+
+async def test_a_feed_says_that_pieces_are_lost_although_reading_fails_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Runtime.open() as runtime:
+        bus, faults = runtime._tree.bus, Faults(runtime, monkeypatch)
+        bus._capacity = 1
+        entity = await runtime.invoke(cantrip(lambda _: done("bye")), "one")
+        await entity.episode()
+        feed = entity.events("0", deltas=True)
+        while not isinstance(await anext(feed), EpisodeEndedEvent):
+            pass
+        for text in "abc":
+            bus.publish([DeltaEvent(entity.id, 0.0, "z", "item", "message", text)])
+        faults.left = 1
+        with pytest.raises(LoomError):
+            await anext(feed)
+        lost = await anext(feed)
+        assert isinstance(lost, MissedEvent)

@@ -1,10 +1,13 @@
 """Schemas that a model writes for the answers of people: whatever they hold, they cost little to check."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import thread_time
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from cantrip_actors import Cantrip, Circle, InvalidDecision, Runtime, scripted
@@ -12,7 +15,7 @@ from cantrip_actors.terms.json_schema import LARGEST, find_excess, find_misfits,
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import done, say
 
-pytestmark = pytest.mark.rule("V-36")
+pytestmark = [pytest.mark.rule("V-36"), pytest.mark.thread_rate(0.01)]
 
 
 def nest(levels: int) -> dict[str, Any]:
@@ -112,3 +115,22 @@ def test_the_largest_schema_of_a_question_is_checked_in_little_time(schema: dict
     assert find_excess(schema) is None
     assert find_schema_fault(schema, foreign=True) is None
     assert time.thread_time() - began < 0.25, "it takes 30 ms on a machine with nothing else to do"
+
+
+@contextmanager
+def borrow_all_threads() -> Iterator[None]:
+    """Occupy all threads of the service, as if each of them waited for the runtime."""
+    limiter, borrowers = anyio.to_thread.current_default_thread_limiter(), list[object]()
+    while limiter.available_tokens:
+        borrowers.append(object())
+        limiter.acquire_on_behalf_of_nowait(borrowers[-1])
+    try:
+        yield
+    finally:
+        for borrower in borrowers:
+            limiter.release_on_behalf_of(borrower)
+
+
+async def test_a_question_is_checked_while_all_threads_of_the_service_wait_for_the_runtime() -> None:
+    with borrow_all_threads(), anyio.fail_after(60):
+        assert await ask({"type": "integer"}, 3) == "3"

@@ -13,6 +13,7 @@ import pytest
 
 from cantrip_actors import (
     Cantrip,
+    Circle,
     Entity,
     EntityEndedEvent,
     EntityStartedEvent,
@@ -21,8 +22,10 @@ from cantrip_actors import (
     Runtime,
     ask_first,
     gate,
+    scripted,
 )
 from cantrip_actors.gates import standard
+from cantrip_actors.wards import max_turns
 from tests.loom import postgres
 from tests.loom.statements import Watched, watch_statements
 from tests.observe.spans import Sdk
@@ -125,6 +128,15 @@ async def stop_an_unloaded_entity(runtime: Runtime) -> Any:
     entity = await keeper(runtime)
     await unload(entity)
     return entity.stop
+
+
+async def send_to_an_unloaded_entity_that_writes_programs(runtime: Runtime) -> Any:
+    program = {"content": "```python\nfirst = 1\nsubmit_answer(first)\n```"}
+    spell = Cantrip(scripted([program, program]), circle=Circle(["done"], [max_turns(3)], medium="python"))
+    entity = await runtime.ensure("programmer", spell)
+    await entity.send("go")
+    await unload(entity)
+    return partial(entity.send, "more")
 
 
 async def resume(runtime: Runtime) -> Any:
@@ -274,6 +286,7 @@ USES = [
     invoke,
     send,
     send_to_an_unloaded_entity,
+    send_to_an_unloaded_entity_that_writes_programs,
     post_to_an_unloaded_entity,
     steer_an_unloaded_entity,
     interrupt_an_unloaded_entity,

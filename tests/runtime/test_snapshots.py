@@ -571,7 +571,10 @@ class Stage:
         self.midways: list[tuple[int, SnapshotAfter, tuple[Answer, ...], str]] = []
         self._circle = Circle(["done", look], [max_turns(1), max_compute(0.2)], medium=language)
         self._unhurried = Circle(["done", look], [max_turns(1)], medium=language)
-        self.snapshots = Snapshots(lambda: KEY, self.kept.get)
+        self.snapshots = Snapshots(lambda: KEY, self.read)
+
+    async def read(self, digest: str) -> Blob | None:
+        return self.kept.get(digest)
 
     def actor(self) -> CircleActor:
         return CircleActor(self._circle, self.snapshots)
@@ -649,7 +652,6 @@ def test_a_sandbox_from_its_snapshot_equals_one_from_its_programs(language: str)
         """Return the results of a program that is resumed in its middle with the next answer."""
         other = Stage(language)
         other.kept, other.programs = stage.kept, stage.programs[:before]
-        other.snapshots = Snapshots(lambda: KEY, stage.kept.get)
         whole = stage.programs[before].answers
         actor = other.actor()
         images = tuple(left for left in stage.images if left.after <= before)
@@ -660,7 +662,7 @@ def test_a_sandbox_from_its_snapshot_equals_one_from_its_programs(language: str)
             printed += step.output
             told.append((step.gate, step.args, printed))
             if step.snapshot is not None:  # the program was restored once, and may be restored again
-                kept = other.snapshots.load(other.keep(step.snapshot, n).snapshot, actor._engine, "suspended")
+                kept = await other.snapshots.load(other.keep(step.snapshot, n).snapshot, actor._engine, "suspended")
                 assert kept is not None
                 assert kept.output == printed
             step = actor._make_event(await actor._answer(answer))

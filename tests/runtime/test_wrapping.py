@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, GateCall, Observation, Refused, Runtime, gate, scripted, wrap
+from cantrip_actors import Cantrip, Circle, GateCall, Observation, Refused, Runtime, ask_first, gate, scripted, wrap
 from cantrip_actors.gates import GateError, write
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import cantrip, done, say
@@ -238,3 +238,70 @@ async def test_done_and_call_agent_are_wrapped_like_any_gate() -> None:
     assert len(headers) == 2  # the refused child was never made
     assert answers == ["half", "whole", "whole"]  # the child inherits the wrapped `done`
     assert [one.get("wrapped") for one in headers[0].circle["gates"]] == [["whole"], ["named"]]
+
+
+class Unreadable:
+    """A value without a text."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("it cannot be shown")
+
+
+@pytest.mark.parametrize("value", [Unreadable(), ["x" * 1000] * 1000])
+async def test_an_unexpected_value_of_a_step_is_quoted_in_a_short_error(value: Any) -> None:
+    trail = Trail()
+    seen = await observed(wrap(trail.gate(), post=[trail.after("after", says=value)]))
+    assert seen.is_error
+    assert "press did run, but the step step after it failed: it returned" in seen.result
+    assert len(seen.result) < 1000
+    assert trail.left == ["press a", "after"]
+
+
+@pytest.mark.parametrize("reason", [None, 5, ValueError("no")])
+async def test_a_refusal_without_a_text_blocks_the_gate(reason: Any) -> None:
+    trail = Trail()
+
+    def refuse(call: GateCall) -> Refused:
+        return Refused(reason)
+
+    seen = await observed(wrap(trail.gate(), pre=[refuse]))
+    assert seen.is_error
+    assert "press was not run: the step refuse before it failed: TypeError: Refused: expected a text" in seen.result
+    assert trail.left == []
+
+
+@gate(name="press")
+async def press_in_vain(key: str) -> str:
+    """Fail with half a character, as in the name of a file."""
+    raise OSError(5, f"half \ud83d{key}", "file")
+
+
+def say_half(*_: Any) -> str:
+    return "half \ud83d"
+
+
+def refuse_half(*_: Any) -> Refused:
+    return Refused("half \ud83d")
+
+
+HALVES = {
+    "error": lambda: press_in_vain,
+    "remark": lambda: wrap(Trail().gate(), post=[say_half]),
+    "refused result": lambda: wrap(Trail().gate(), post=[refuse_half]),
+    "refused call": lambda: wrap(Trail().gate(), pre=[refuse_half]),
+}
+
+
+@pytest.mark.parametrize("source", HALVES)
+async def test_half_a_character_in_a_text_of_user_code_is_written_as_an_escape(source: str) -> None:
+    assert "half \\ud83d" in (await observed(HALVES[source]())).result
+
+
+async def test_half_a_character_in_the_reason_of_a_request_is_written_as_an_escape() -> None:
+    crystal = cantrip([say("press", key="a"), done("ok")], ask_first(Trail().gate(), when=say_half))
+    async with Runtime.open() as runtime:
+        await runtime.start(crystal, "go")
+        async with runtime.requests(follow=True) as requests:
+            async for request in requests:
+                assert request.text == "half \\ud83d"
+                break

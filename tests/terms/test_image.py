@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import zlib
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from cantrip_actors import Image, InvalidImage, InvalidIntent, LoomError
 from cantrip_actors.terms.file import LARGEST
 from cantrip_actors.terms.image import MessageParts, add_labels, find_handles, select_named, split_message
-from cantrip_actors.terms.image_header import detect_media_type, read_size
+from cantrip_actors.terms.image_header import PARTS, detect_media_type, is_broken, read_size
 from tests.pictures import gif, images, jpeg, png, webp
 
 PNG = Image(png(640, 480))
@@ -189,3 +190,27 @@ class TestMessageParts:
         assert list(some) == [one for one in given if isinstance(one, Image)]
         if texts:
             assert text == "\n".join(texts)
+
+
+class Counted(bytes):
+    """Bytes that count how often a part of them is read."""
+
+    reads = 0
+
+    def __getitem__(self, at):
+        Counted.reads += 1
+        return super().__getitem__(at)
+
+
+@pytest.mark.parametrize("part", [b"\xff", b"\xff\xd0", b"\xff\x02\x00\x02"])
+def test_the_size_of_a_jpeg_is_searched_in_a_bounded_number_of_markers(part):
+    Counted.reads = 0
+    assert read_size(Counted(b"\xff\xd8" + part * 100_000), "image/jpeg") == (None, None)
+    assert Counted.reads < 10 * PARTS
+
+
+def test_a_bounded_number_of_chunks_of_a_png_is_checked():
+    data = b"\0\0\0\0tEXt" + zlib.crc32(b"tEXt").to_bytes(4, "big")
+    Counted.reads = 0
+    assert not is_broken(Counted(b"\x89PNG\r\n\x1a\n" + data * 10 * PARTS))
+    assert Counted.reads < 10 * PARTS

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import AfterValidator, Field
 
+from cantrip_actors.terms import errors
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.gate_function import gate
 from cantrip_actors.terms.messages import ToolCall
@@ -84,3 +85,11 @@ def refused(one: Gate, **args: object) -> str:
 )
 def test_a_problem_is_described_in_terms_of_json(one: Gate, args: dict[str, object], said: str) -> None:
     assert refused(one, **args) == f"{one.name}: {said}"
+
+
+def test_a_wrong_name_of_any_length_is_compared_by_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    monkeypatch.setattr(errors.difflib, "get_close_matches", lambda word, *_, **__: compared.append(word) or [])
+    errors.suggest_nearest("ab" * 1_000_000, ["alpha"])
+    errors.find_nearest("ab" * 1_000_000, ["alpha"])
+    assert compared == ["ab" * 32] * 2

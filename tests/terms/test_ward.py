@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cantrip_actors import wards as public_wards
 from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import Usage
@@ -283,3 +284,14 @@ def test_as_json_has_every_restriction(wards: Wards) -> None:
 @pytest.mark.rule("COMP-6")
 def test_depth_0_is_a_restriction() -> None:
     assert Wards(max_depth=0).as_json() == {"max_depth": 0}
+
+
+@pytest.mark.parametrize("per", ["", 0, False, []])
+def test_an_empty_period_is_refused(per: Any) -> None:
+    with pytest.raises(InvalidCantrip, match="max_calls: per: expected one of"):
+        public_wards.max_calls("pay", 1, per=per)
+
+
+@pytest.mark.parametrize("most", [1, 2_000_000, 10**400])
+def test_a_budget_of_tokens_is_written_in_digits(most: int) -> None:
+    assert str(public_wards.max_tokens(most, per="day")) == f"max_tokens({most} per day)"

@@ -32,6 +32,9 @@ LONGEST: Final = 80
 
 LONGEST_SUFFIX: Final = 12
 
+LONGEST_IN_BYTES: Final = 200
+"""Bytes of both: file systems have names of 255 bytes, and a number is added."""
+
 MOST_OF_ONE_NAME: Final = 1000
 """Files whose names differ in a number alone."""
 
@@ -118,4 +121,6 @@ def name_safely(suggested: str) -> str:
     last = suggested.replace("\\", "/").rpartition("/")[2]
     safe = "".join(character if character.isalnum() or character in _SIGNS else "_" for character in last)
     name = Path(safe.strip(" .-") or "download")
-    return f"{name.stem[:LONGEST].rstrip(' .')}{name.suffix[:LONGEST_SUFFIX].rstrip(' .')}"
+    suffix = name.suffix[:LONGEST_SUFFIX].rstrip(" .")
+    stem = name.stem[:LONGEST].encode()[: LONGEST_IN_BYTES - len(suffix.encode())].decode(errors="ignore")
+    return f"{stem.rstrip(' .')}{suffix}"

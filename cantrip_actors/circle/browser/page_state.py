@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page, Route
 
 LARGEST: Final = 1_000_000
-"""Characters of a state that is stored; a larger one is stored without the storage of its pages."""
+"""Characters of a state that is stored. A larger one is stored without the storage of its pages, then without the
+values of their form fields, and at last without anything."""
 
 ANSWER: Final = 1.0
 """Seconds in which a page has to return the values of its form fields."""
@@ -70,12 +71,12 @@ def encode_state(
     tabs = [_leave_secrets(page, is_secret) for page in pages]
     plain_cookies = [cookie for cookie in cookies if not is_secret(cookie["value"])]
     local = {origin: _keep(values, is_secret) for origin, values in origins.items()}
-    state = {"cookies": plain_cookies, "tabs": tabs, "origins": local, "current": current}
-    data = json.dumps(state)
-    if len(data) > LARGEST:
-        tabs = [{**tab, "session": {}} for tab in tabs]
-        data = json.dumps({**state, "tabs": tabs, "origins": {}})
-    return data.encode()
+    whole = {"cookies": plain_cookies, "tabs": tabs, "origins": local, "current": current}
+    stored = whole | {"tabs": [tab | {"session": {}} for tab in tabs], "origins": {}}
+    bare = stored | {"tabs": [tab | {"session": {}, "fields": []} for tab in tabs]}
+    empty: dict[str, Any] = {"cookies": [], "tabs": [], "origins": {}, "current": 0}
+    texts = map(json.dumps, (whole, stored, bare, empty))
+    return next(text for text in texts if len(text) <= LARGEST).encode()
 
 
 def _leave_secrets(page: dict[str, Any], is_secret: IsSecret) -> dict[str, Any]:

@@ -11,7 +11,9 @@ itself).
 
 from __future__ import annotations
 
+import codecs
 import ipaddress
+import re
 import socket
 import ssl
 import zlib
@@ -34,6 +36,8 @@ HOPS: Final = 5
 
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
 _TEXTUAL: Final = ("text/", "application/json", "application/xml", "application/javascript", "application/x-ndjson")
+_GZIP: Final = b"\x1f"
+"""The first byte of a member of gzip."""
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 
@@ -229,7 +233,7 @@ async def _read_body(response: httpx.Response, url: httpx.URL, most: int) -> tup
     coding = response.headers.get("content-encoding", "identity").strip().lower()
     if coding not in ("identity", "gzip", "x-gzip"):
         raise GateError(f"{_shorten(url)} is packed as {coding}: expected gzip or nothing")
-    unpacking = None if coding == "identity" else zlib.decompressobj(wbits=31)
+    unpacking = None if coding == "identity" else _Unpacking()
     data, problem = bytearray(), ""
     with anyio.CancelScope() as enough:
         async for chunk in response.aiter_raw():
@@ -237,18 +241,49 @@ async def _read_body(response: httpx.Response, url: httpx.URL, most: int) -> tup
             if room <= 0:  # a limit of 0 bytes would decompress everything
                 continue
             try:
-                data += unpacking.decompress(chunk, room) if unpacking else chunk
+                data += unpacking.unpack(chunk, room) if unpacking else chunk
             except zlib.error as error:
                 problem = str(error)
             if problem or len(data) > most:
                 enough.cancel()
+    if unpacking is not None and unpacking.is_within and len(data) <= most:
+        problem = problem or "it ends too early"
     if problem:
         raise GateError(f"{_shorten(url)}: the answer cannot be unpacked: {problem}")
     return bytes(data[:most]), len(data) <= most
 
 
+class _Unpacking:
+    """Unpacks a body of gzip, which may have several members, one after the other, and padding after the last."""
+
+    def __init__(self) -> None:
+        self._member = zlib.decompressobj(wbits=31)
+        self._is_first = True
+        self.is_within = False
+        """Whether a member has begun and not ended."""
+
+    def unpack(self, chunk: bytes, room: int) -> bytes:
+        """Return what a chunk unpacks to, `room` bytes at most: the caller wants no more. Raises zlib.error."""
+        data = bytearray()
+        while len(data) < room and chunk and (self._is_first or self.is_within or chunk.startswith(_GZIP)):
+            data += self._member.decompress(chunk, room - len(data))
+            chunk, self.is_within = self._member.unused_data, not self._member.eof
+            if self._member.eof:
+                self._member, self._is_first = zlib.decompressobj(wbits=31), False
+        return bytes(data)
+
+
+_CHARSETS: Final = re.compile(
+    r"ascii|utf-(?:8|16|32)(?:-[bl]e|-sig)?|iso8859-\d+|iso2022_\w+|cp\d+|koi8-[rtu]|mac-\w+|gb\w+|big5\w*|hz|johab"
+    r"|euc_\w+|shift_ji\w+|tis-620|kz1048|ptcp154"
+)
+"""The charsets of pages, under Python's names. Its codec of host names takes the square of the time, and others write
+no text."""
+
+
 def _decode(data: bytes, charset: str | None) -> str:
     try:
-        return data.decode(charset or "utf-8", "replace")
+        name = codecs.lookup(charset or "utf-8").name
     except LookupError:  # an unknown charset
-        return data.decode("utf-8", "replace")
+        name = "utf-8"
+    return data.decode(name if _CHARSETS.fullmatch(name) else "utf-8", "replace")

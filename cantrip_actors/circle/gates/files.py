@@ -326,18 +326,9 @@ class _Hunt:
 
     def find_by_regex(self, pattern: str, ignore_case: bool, limit: int) -> list_[tuple[str, int, str]]:
         names: list_[str] = []
-        texts: list_[str] = []
-        volume = 0
-        for name, text in self._read_texts():
-            volume += len(text)
-            if volume > VOLUME:
-                self.notes.append(f'stopped before "{name}": too much text for one search; narrow the path')
-                break
-            names.append(name)
-            texts.append("\n".join(line[:LONGEST_LINE] for line in text.split("\n")))
+        texts = self._read_texts_to_match(names)
         try:
-            left = max(0.1, self.ends - time.monotonic())
-            matches = grep.find_matching_lines(pattern, texts, ignore_case=ignore_case, limit=limit, seconds=left)
+            matches = grep.find_matching_lines(pattern, texts, ignore_case=ignore_case, limit=limit, ends=self.ends)
         except grep.TooSlow as error:
             raise GateError(
                 f"the pattern {pattern!r} did not finish within {SECONDS:g} s: expected one without repetitions inside "
@@ -348,6 +339,17 @@ class _Hunt:
                 f"pattern {pattern!r} is not a regular expression: {error}; regex=false takes it as it is"
             ) from error
         return [(names[index], number, line) for index, number, line in matches]
+
+    def _read_texts_to_match(self, names: list_[str]) -> Iterator[str]:
+        """Yield the texts for one regular expression, with their lines cut, and add their names to `names`."""
+        volume = 0
+        for name, text in self._read_texts():
+            volume += len(text)
+            if volume > VOLUME:
+                self.notes.append(f'stopped before "{name}": too much text for one search; narrow the path')
+                break
+            names.append(name)
+            yield "\n".join(line[:LONGEST_LINE] for line in text.split("\n"))
 
     def _read_texts(self) -> Iterator[tuple[str, str]]:
         """Yield each text file of the place, by name. Binary, huge and unreadable files are left out."""

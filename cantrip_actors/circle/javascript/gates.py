@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from cantrip_actors.circle.gate_names import name_gates
 from cantrip_actors.circle.medium import ProgramLimits
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.messages import ToolDefinition
 
 _NO_NAME: Final = re.compile(r"[^\w$]")
@@ -92,7 +91,7 @@ def _render_type(shape: Any, definitions: Mapping[str, Any], depth: int = 0) -> 
     if "$ref" in shape:
         return _render_type(definitions.get(str(shape["$ref"]).rsplit("/", 1)[-1]), definitions, depth + 1)
     if "enum" in shape:
-        return " | ".join(orjson.dumps(value).decode() for value in shape["enum"])
+        return " | ".join(dump_exactly(value).decode() for value in shape["enum"])
     for key in ("anyOf", "oneOf"):
         if key in shape:
             return " | ".join(dict.fromkeys(_render_type(option, definitions, depth + 1) for option in shape[key]))

@@ -9,7 +9,7 @@ import struct
 from io import RawIOBase
 from typing import Any, Final, NamedTuple
 
-import orjson
+from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 
 _HEAD: Final = struct.Struct(">QQ")
 _PIECE: Final = 8 * 1024
@@ -24,7 +24,7 @@ class WorkerFrame(NamedTuple):
 
 def send(stream: RawIOBase, data: Any, state: bytes = b"") -> None:
     """Write a message. Raises BrokenPipeError if the other process has ended."""
-    text = orjson.dumps(data)
+    text = dump_exactly(data)
     left = memoryview(b"".join((_HEAD.pack(len(text), len(state)), text, state)))
     while left:
         left = left[stream.write(left) or 0 :]
@@ -56,4 +56,4 @@ def receive(stream: RawIOBase, most: int | None = None) -> WorkerFrame | None:
             left = left[count:]
         piece = whole
     view = memoryview(piece)
-    return WorkerFrame(orjson.loads(view[_HEAD.size : begins]), bytes(view[begins:]))
+    return WorkerFrame(parse_exactly(bytes(view[_HEAD.size : begins])), bytes(view[begins:]))

@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-import orjson
 from msgspec import convert
 from msgspec.structs import replace
 
@@ -59,8 +58,6 @@ class PythonMedium(Medium):
 class PythonSandbox:
     """One entity's sandbox. Not thread-safe, except `interrupt`, which another thread calls."""
 
-    _lock = threading.Lock()  # shared by all sandboxes, because it is held only for moments
-
     def __init__(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> None:
         self._gates = _describe_gates(gates)
         self.limits = limits
@@ -68,6 +65,7 @@ class PythonSandbox:
         """The interpreter's snapshot after the last program; empty before the first one."""
         self._worker: Worker | None = None
         self._is_interrupted = False
+        self._lock = threading.Lock()
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code` with `variables` set first, until it calls a gate or ends."""
@@ -167,13 +165,13 @@ class PythonSandbox:
         return step
 
 
-_last: tuple[Sequence[ToolDefinition], orjson.Fragment] | None = None
+_last: tuple[Sequence[ToolDefinition], Mapping[str, Any]] | None = None
 
 
-def _describe_gates(gates: Sequence[ToolDefinition]) -> orjson.Fragment:
+def _describe_gates(gates: Sequence[ToolDefinition]) -> Mapping[str, Any]:
     """Return the facts about the gates that a worker needs; cached, because many sandboxes have the same gates."""
     global _last  # noqa: PLW0603  # one assignment, so threads need no lock
     latest = _last
     if latest is None or latest[0] is not gates:
-        latest = _last = gates, orjson.Fragment(orjson.dumps(describe_for_calls(name_callables(gates))))
+        latest = _last = gates, describe_for_calls(name_callables(gates))
     return latest[1]

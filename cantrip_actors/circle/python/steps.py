@@ -20,7 +20,6 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, BinaryIO, Final, Protocol, Self, TypeGuard
 
-import orjson
 from msgspec import to_builtins
 from pydantic_monty import (
     FunctionSnapshot,
@@ -50,6 +49,7 @@ from cantrip_actors.circle.step import (
     Suspended,
 )
 from cantrip_actors.terms.bounds import NotPlain, TooLarge
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.messages import make_encodable
 
 GRACE: Final = 0.6
@@ -460,7 +460,7 @@ def _make_policy(seed: str | None) -> OSPolicy:
 def _make_seed(code: str, variables: Mapping[str, Any]) -> str:
     """Return the seed of the first program: a replay gets the same random numbers, another program gets others."""
     digest = hashlib.sha256(code.encode())
-    digest.update(orjson.dumps(list(variables.items()), default=str))
+    digest.update(dump_exactly(list(variables.items())))
     return digest.hexdigest()
 
 

@@ -16,15 +16,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
 from cantrip_actors.circle.gate_names import name_gates
 from cantrip_actors.circle.medium import ProgramLimits
 from cantrip_actors.circle.plain import plain
 from cantrip_actors.circle.shell.source import COMMAND
 from cantrip_actors.terms.bounds import check_value
 from cantrip_actors.terms.exact_json import has_long_number, parse_exactly
-from cantrip_actors.terms.messages import ToolDefinition
+from cantrip_actors.terms.messages import ToolDefinition, as_text
 
 _BUILTINS: Final = (
     "alias bg bind break builtin caller case cd command compgen complete compopt continue coproc declare dirs disown"
@@ -196,7 +194,7 @@ def render_result(value: Any) -> str:
     """Return a gate's result as a command prints it: text unchanged, anything else as JSON."""
     if value is None:
         return ""
-    text = value if isinstance(value, str) else orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS).decode()
+    text = as_text(value)
     return text if text.endswith("\n") else f"{text}\n"
 
 

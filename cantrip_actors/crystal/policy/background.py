@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 import anyio
-import orjson
 
 from cantrip_actors.crystal.client import ProviderRequest
 from cantrip_actors.crystal.encode import encode_json
@@ -27,6 +26,7 @@ from cantrip_actors.crystal.shapes import reading_answers
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
+from cantrip_actors.terms.exact_json import parse_exactly
 from cantrip_actors.terms.messages import Response
 
 BACKGROUND: Final = (Responses, AzureResponses)
@@ -89,12 +89,12 @@ class Background(CrystalWrapper, PostingCrystal):
         raise AssertionError("an error instead of a response")
 
     async def _begin(self, request: ProviderRequest, attempt: PostedAttempt) -> Any:
-        fields: dict[str, Any] = orjson.loads(request.body)
+        fields: dict[str, Any] = parse_exactly(request.body)
         fields.update(background=True, store=True)
         del fields["stream"]
         body = await self._inner.fetch("POST", request.path, encode_json(fields), request.headers)
         with reading_answers(self.name):
-            return {"response": str(orjson.loads(body)["id"]), **attempt.list_fields()}
+            return {"response": str(parse_exactly(body)["id"]), **attempt.list_fields()}
 
     async def look(self, handles: Sequence[Any]) -> Look:
         """Return which of the responses are ready."""
@@ -112,7 +112,7 @@ class Background(CrystalWrapper, PostingCrystal):
             try:
                 body = await self._inner.fetch("GET", f"{self._inner.family.path}/{response}")
                 with reading_answers(self.name):
-                    is_over = orjson.loads(body).get("status") not in ("queued", "in_progress")
+                    is_over = parse_exactly(body).get("status") not in ("queued", "in_progress")
             except ProviderError as error:
                 if error.status == 404:
                     state.error = error

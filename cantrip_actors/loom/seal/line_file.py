@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +73,8 @@ class LineFile:
         """Whether bytes of a failed write may follow the last whole line."""
         self._disk = disk
         self._synced = synced and not read_only
+        self._is_new = False
+        """Whether a power cut may still take the file's name from it."""
 
     def open(self, *, create: bool = False) -> bool:
         """Open the file; return whether it is open. Without `create` a missing file is not an error."""
@@ -84,9 +87,14 @@ class LineFile:
             if create:
                 raise
             return False
-        if create and self._synced:
-            self._disk().sync_folder(self.path)
+        self._is_new = create and self._synced
+        self._sync_name()
         return True
+
+    def _sync_name(self) -> None:
+        if self._is_new:
+            self._disk().sync_folder(self.path)
+            self._is_new = False
 
     def close(self) -> None:
         """Close the file. It can still be read."""
@@ -106,6 +114,7 @@ class LineFile:
         """Write whole lines at the end, and return their offset. Nothing has changed if this raises OSError."""
         if self.fd < 0:
             self.open(create=True)
+        self._sync_name()
         if self.is_dirty and not self.cut():
             raise OSError(errno.EIO, _HALF)
         try:
@@ -198,8 +207,9 @@ class LineFile:
         if old >= 0:
             os.close(old)
         self.end, self.is_dirty = os.fstat(fd).st_size, False
-        if self._synced:
-            self._disk().sync_folder(self.path)
+        self._is_new = self._synced
+        with suppress(OSError):  # the file is in its place: the next append tries it again before it writes
+            self._sync_name()
 
     def remove_new(self) -> None:
         """Remove the new file of a process that was killed while it wrote it."""

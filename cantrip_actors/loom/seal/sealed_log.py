@@ -22,7 +22,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -143,9 +143,9 @@ class SealedLog(Generic[S]):
         Raises BrokenLine, OSError, and any exception of `decide`; nothing is written then.
         """
         with self._open(read_only=False) as file:
-            inode, data, known, head, state = self._catch_up(file)
+            inode, data, known, before, state = self._catch_up(file)
             narrow(file.fd, self.path)
-            links, added = [*known], b""
+            links, added, head = [*known], b"", before
             for line in decide(state):
                 state = self._fold(state, len(links) + 1, line)
                 sealed, link = seal(line, links[-1], self._seal.chain)
@@ -158,7 +158,13 @@ class SealedLog(Generic[S]):
                 file.is_dirty = torn > 0
                 file.append(added)
                 if self._seal.chain:
-                    self._write_head(head)
+                    try:
+                        self._write_head(head)
+                    except OSError:
+                        file.cut(len(data))
+                        with suppress(OSError):  # it may have been written, and not synced
+                            self._write_head(before)
+                        raise
                 if torn:
                     path, hint = str(self.path), "it was not acknowledged"
                     _log.warning(f"{self._kind}.torn_line", path=path, bytes=torn, hint=hint)

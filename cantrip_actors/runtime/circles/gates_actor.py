@@ -71,7 +71,7 @@ class GatesActor(Actor):
                 report_failure(self._report, "a gate's arguments cannot be shown", gate.name, site.exception)
                 text = f"{gate.name} was not run: its arguments cannot be written as JSON: {explain(site.exception)}"
                 return Observation(gate.name, message.call.args, text, True, message.call.id)
-            run = self._resources.lend(message) if gate.dependencies else message
+            run = await self._resources.lend(message) if gate.dependencies else message
             if gate.wrappers:
                 assert site is not None
                 result = await run_wrapped(run, site, self._report)

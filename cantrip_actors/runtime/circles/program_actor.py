@@ -34,7 +34,7 @@ from cantrip_actors.runtime.circles.snapshots import SMALL_MIDWAY, Account, Snap
 from cantrip_actors.runtime.events.context_variables import ContextVariables, Working
 from cantrip_actors.terms.circle import Circle
 from cantrip_actors.terms.wrapping import NO_FENCE, Fence
-from cantrip_actors.user_code.threads import run_in_thread
+from cantrip_actors.user_code.threads import get_limiter, run_in_thread
 from supervisors import Alarm, Caller, ExitReason
 
 T = TypeVar("T")
@@ -189,7 +189,7 @@ class CircleActor(GatesActor):
         if snapshots is None:
             return 0
         for left in islice(reversed(wanted.snapshots), TRIES):
-            restored = snapshots.load(left.snapshot, self._engine, "idle")
+            restored = await snapshots.load(left.snapshot, self._engine, "idle")
             if restored is None or left.after > len(wanted.before):
                 continue
             try:
@@ -204,7 +204,7 @@ class CircleActor(GatesActor):
         """Restore the program that waited for a gate; return None if its snapshot cannot be used."""
         sandbox, snapshots = self._sandbox, self._snapshots
         assert sandbox is not None
-        restored = None if snapshots is None else snapshots.load(midway.snapshot, self._engine, "suspended")
+        restored = None if snapshots is None else await snapshots.load(midway.snapshot, self._engine, "suspended")
         if snapshots is None or restored is None:
             return None
         try:
@@ -293,20 +293,10 @@ class CircleActor(GatesActor):
     async def _close(self) -> None:
         sandbox, self._sandbox, self._suspended = self._sandbox, None, None
         if sandbox is not None:
-            closers = _get_loop_limiter(_closers, CLOSING)
+            closers = get_limiter(_closers, CLOSING)
             await run_in_thread(sandbox.close, closers)
 
 
 def _get_limiter() -> anyio.CapacityLimiter:
     """Return the limiter of the computing threads: as many as cores, so that they do not slow each other down."""
-    return _get_loop_limiter(_threads, max(2, os.cpu_count() or 2))
-
-
-def _get_loop_limiter(variable: RunVar[anyio.CapacityLimiter], tokens: int) -> anyio.CapacityLimiter:
-    """Return the limiter in a variable of the event loop; the first call makes it."""
-    try:
-        return variable.get()
-    except LookupError:
-        limiter = anyio.CapacityLimiter(tokens)
-        variable.set(limiter)
-        return limiter
+    return get_limiter(_threads, max(2, os.cpu_count() or 2))

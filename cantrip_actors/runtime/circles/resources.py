@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import anyio.to_thread
 import msgspec
 
 from cantrip_actors.circle.gate_call import GateError
@@ -20,6 +19,7 @@ from cantrip_actors.machine.actions import Run
 from cantrip_actors.records.blob import Snapshot
 from cantrip_actors.runtime.circles.snapshots import Account, Snapshots
 from cantrip_actors.terms.resource import BoundResource, Resource
+from cantrip_actors.user_code.threads import run_apart
 
 LARGEST: Final = 4_000_000
 """Bytes of a resource's state that are stored."""
@@ -37,11 +37,11 @@ class Resources:
         self._snapshots = snapshots
         self._bound: dict[Resource, BoundResource] = {}
 
-    def lend(self, run: Run) -> Run:
+    async def lend(self, run: Run) -> Run:
         """Return the call with the entity's own resources among the dependencies of its gate."""
         gate = run.gate
         own = {
-            name: self._bind(value, run.resource)
+            name: await self._bind(value, run.resource)
             for name, value in gate.dependencies.items()
             if isinstance(value, Resource)
         }
@@ -52,16 +52,16 @@ class Resources:
             gate = replace(gate, function=partial(_describe, next(iter(own.values())), gate.dependencies))
         return msgspec.structs.replace(run, gate=gate)
 
-    def _bind(self, resource: Resource, snapshot: Snapshot | None) -> BoundResource:
+    async def _bind(self, resource: Resource, snapshot: Snapshot | None) -> BoundResource:
         bound = self._bound.get(resource)
         if bound is None:
-            bound = self._bound[resource] = resource.bind(self._load(snapshot, resource.form))
+            bound = self._bound[resource] = resource.bind(await self._load(snapshot, resource.form))
         return bound
 
-    def _load(self, snapshot: Snapshot | None, form: str) -> bytes | None:
+    async def _load(self, snapshot: Snapshot | None, form: str) -> bytes | None:
         if snapshot is None or self._snapshots is None:
             return None
-        content = self._snapshots.load(snapshot, form, "idle")
+        content = await self._snapshots.load(snapshot, form, "idle")
         return None if content is None else content.image
 
     async def save(self, run: Run) -> Snapshot | None:
@@ -72,7 +72,7 @@ class Resources:
         for resource, bound in self._bound.items():
             if bound in run.gate.dependencies.values() and (state := bound.dump()) is not None:
                 seal = partial(snapshots.seal, resource.form, "idle", state, "", Account(LARGEST))
-                return await anyio.to_thread.run_sync(seal)
+                return await run_apart(seal)
         return None
 
     async def close(self) -> None:

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Literal, NamedTuple
 
 import orjson
 
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.user_code.threads import run_apart
 
 Kind = Literal["idle", "suspended"]
 
@@ -71,7 +73,7 @@ class SnapshotContent(NamedTuple):
 class Snapshots:
     """The snapshots of one runtime. `key` and `read` are first called when a snapshot is stored or restored."""
 
-    def __init__(self, key: Callable[[], bytes | None], read: Callable[[str], Blob | None]) -> None:
+    def __init__(self, key: Callable[[], bytes | None], read: Callable[[str], Awaitable[Blob | None]]) -> None:
         self._find_key = key
         self._read = read
         self._lock = threading.Lock()
@@ -86,9 +88,12 @@ class Snapshots:
         sealed = Blob.of_snapshot(engine, zlib.compress(head + b"\n" + image, 1), key)
         return Snapshot(sealed.digest, sealed)
 
-    def load(self, snapshot: Snapshot, engine: str, kind: Kind) -> SnapshotContent | None:
+    async def load(self, snapshot: Snapshot, engine: str, kind: Kind) -> SnapshotContent | None:
         """Return the content of a snapshot; if it cannot be used, log why and return None."""
-        blob = self._read(snapshot.digest)
+        blob = await self._read(snapshot.digest)
+        return await run_apart(partial(self._open, snapshot, blob, engine, kind))
+
+    def _open(self, snapshot: Snapshot, blob: Blob | None, engine: str, kind: Kind) -> SnapshotContent | None:
         key = self._get_key()
         if key is None:
             return None  # logged already

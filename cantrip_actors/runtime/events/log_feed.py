@@ -110,13 +110,15 @@ class EventFeed(LogFeed[EntityEvent]):
                 self._ready.append(event)
             return
         following, arriving = self._events._list_numbers()  # noqa: SLF001  # of the same mechanism
-        if event is None or isinstance(event, MissedEvent) or following > self._covered:
-            self._covered = arriving
-            await self._read_all()
-            self._ready.extend(piece for piece in self._missed if not self._is_outdated(piece))
-            self._missed = []
-        if isinstance(event, MissedEvent):
-            self._ready.append(event)
+        try:
+            if event is None or isinstance(event, MissedEvent) or following > self._covered:
+                self._covered = arriving
+                await self._read_all()
+                self._ready.extend(piece for piece in self._missed if not self._is_outdated(piece))
+                self._missed = []
+        finally:
+            if isinstance(event, MissedEvent):  # it was taken, also if reading has failed
+                self._ready.append(event)
 
     def _is_outdated(self, event: EntityEvent) -> bool:
         """Return whether the answer that an event belongs to was delivered already. Ids of turns sort by time."""

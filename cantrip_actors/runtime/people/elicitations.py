@@ -22,6 +22,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.json_schema import find_schema_fault
 from cantrip_actors.terms.tool_server import Elicited
 from cantrip_actors.terms.wrapper import GateCall
+from cantrip_actors.user_code.threads import run_apart
 
 OPENED: Final[Mapping[str, Any]] = {"type": "boolean", "title": "Done there"}
 """The answer where a server wants a person to open an address."""
@@ -89,7 +90,7 @@ class Elicitations:
             return None
         moment = self._moment()
         one = Elicitation(f"{asked.call.id}:{moment.fresh}", asked, asked.call, moment)
-        fault = await anyio.to_thread.run_sync(partial(find_schema_fault, one.schema, foreign=True))
+        fault = await run_apart(partial(find_schema_fault, one.schema, foreign=True))
         if fault:
             _log.warning("a server's question is declined: its form is not a JSON Schema", server=asked.server)
             return None

@@ -14,8 +14,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self, get_args, runtime_checkable
 
-import anyio
-
 from cantrip_actors.circle.plain import NotPlain, Pictured, convert_with_images
 from cantrip_actors.loom import KeyUsed, Loom
 from cantrip_actors.loom.stores.selection import Page, Selection
@@ -39,6 +37,7 @@ from cantrip_actors.terms.image import NO_IMAGES, split_message
 from cantrip_actors.terms.json_schema import find_misfits, load
 from cantrip_actors.terms.own_gate_names import MCP_APPROVAL, QUESTION
 from cantrip_actors.terms.wrapper import Unattended
+from cantrip_actors.user_code.threads import run_apart
 
 LONGEST_SCHEMA: Final = 2_000
 """Characters of a schema in the error about an answer that does not fit it."""
@@ -169,7 +168,7 @@ class Requests:
         """Return the open requests; the sources are read in a thread."""
         of_entities = await self._core.in_store(lambda: [*self.list_entity_requests(tenant)])
         found = [*of_entities, *self._list_server_requests(tenant)]
-        return [*found, *await anyio.to_thread.run_sync(self._list_source_requests, tenant)] if self._sources else found
+        return [*found, *await run_apart(partial(self._list_source_requests, tenant))] if self._sources else found
 
     def _list_source_requests(self, tenant: str | None) -> list[Request]:
         shown = self._core.guard.redactor.value
@@ -229,7 +228,7 @@ class Requests:
         page = await self._core.in_store(look)
         others = [] if cursor is not None else list(self._list_server_requests(loom.tenant))
         if cursor is None and self._sources:
-            others += await anyio.to_thread.run_sync(self._list_source_requests, loom.tenant)
+            others += await run_apart(partial(self._list_source_requests, loom.tenant))
         return Page(sorted([*page, *others], key=lambda request: request.asked_at), page.next)
 
     def list_entity_requests(self, tenant: str | None) -> Iterator[Request]:
@@ -396,12 +395,12 @@ class Requests:
         if answer is None or request.schema is None:
             work()
         else:
-            await anyio.to_thread.run_sync(work)
+            await run_apart(work)
 
     async def _load_checks(self) -> None:
         """Import jsonschema in a thread, because that takes long; a decision without a schema never needs it."""
         if not self._can_check:
-            await anyio.to_thread.run_sync(load)
+            await run_apart(load)
             self._can_check = True
 
     async def prepare(self, gate: str, args: Mapping[str, Any] | None) -> None:

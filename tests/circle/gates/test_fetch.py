@@ -40,6 +40,19 @@ class Site(BaseHTTPRequestHandler):
         "/text": (200, {"content-type": "text/plain"}, b"hello"),
         "/latin": (200, {"content-type": "text/html; charset=latin-1"}, "café".encode("latin-1")),
         "/odd": (200, {"content-type": "text/plain; charset=nonsense"}, "café".encode()),
+        "/slow-charset": (200, {"content-type": "text/plain; charset=punycode"}, "ab-ü9z".encode()),
+        "/no-charset": (200, {"content-type": "text/plain; charset=undefined"}, b"ab"),
+        "/half": (200, {"content-type": "text/plain; charset=unicode_escape"}, rb"\ud83d"),
+        "/members": (
+            200,
+            {"content-type": "text/plain", "content-encoding": "gzip"},
+            gzip.compress(b"first ") + gzip.compress(b"second") + bytes(20),
+        ),
+        "/cut": (
+            200,
+            {"content-type": "text/plain", "content-encoding": "gzip"},
+            gzip.compress(b"".join(b"%d " % number for number in range(500)))[:-20],
+        ),
         "/json": (200, {"content-type": "application/problem+json"}, b"{}"),
         "/packed": (200, {"content-type": "text/plain", "content-encoding": "gzip"}, gzip.compress(b"x" * 100_000)),
         "/broken": (200, {"content-type": "text/plain", "content-encoding": "gzip"}, b"no gzip"),
@@ -130,6 +143,10 @@ class TestAnswers:
             ("/text", "hello"),
             ("/latin", "café"),
             ("/odd", "café"),
+            ("/slow-charset", "ab-ü9z"),
+            ("/no-charset", "ab"),
+            ("/half", r"\ud83d"),
+            ("/members", "first second"),
             ("/json", "{}"),
             ("/hop", "hello"),
             ("/hops/4", "hello"),
@@ -166,6 +183,9 @@ class TestAnswers:
 
     async def test_an_answer_that_cannot_be_decompressed_is_an_error(self, site):
         assert "cannot be unpacked" in await refusal(f"{site}/broken", allow_private=True)
+
+    async def test_a_packed_answer_that_ends_too_early_is_an_error(self, site):
+        assert "cannot be unpacked: it ends too early" in await refusal(f"{site}/cut", allow_private=True)
 
     async def test_too_many_redirects_are_an_error(self, site, server):
         assert "more than 5 redirects" in await refusal(f"{site}/loop", allow_private=True)

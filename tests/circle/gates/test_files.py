@@ -3,6 +3,7 @@
 import os
 import stat
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -332,3 +333,16 @@ class TestSearch:
     def test_the_time_for_reading_in_a_search_is_bounded(self, root, monkeypatch):
         monkeypatch.setattr(files, "SECONDS", -1.0)
         assert search(root=root, pattern="gate")[-1].startswith("[stopped before")
+
+
+def test_a_search_by_a_regular_expression_holds_one_file_in_memory(root):
+    for number in range(20):
+        (root / f"{number:02}.txt").write_text(("x" * 9_999 + "\n") * 100)
+    search(pattern="y", root=root, regex=True)  # what it imports does not count
+    tracemalloc.start()
+    try:
+        assert search(pattern="xy", root=root, regex=True) == []
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 16_000_000  # a file of at most 8 MB is read, and there are 20 MB
