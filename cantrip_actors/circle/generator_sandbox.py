@@ -101,7 +101,7 @@ class GeneratorSandbox(LiveSandbox):
 
     def interrupt(self) -> None:
         """End the program, from any thread; the step returns Exceeded. Does nothing between turns."""
-        if self._pending is not None or self._stepping.locked():
+        if self._has_program:
             self._interrupted = True
             self.stop()
 

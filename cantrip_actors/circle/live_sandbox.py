@@ -35,6 +35,7 @@ class LiveSandbox(ABC):
         self._closed = False
         self._stepping = threading.Lock()
         """Held during a step, because another thread may interrupt or close the sandbox meanwhile."""
+        self._is_computing = False
 
     @abstractmethod
     def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
@@ -76,15 +77,18 @@ class LiveSandbox(ABC):
         raise ValueError("this medium has no snapshots of suspended programs")
 
     def _step(self, work: Callable[[], Stepped]) -> Stepped:
+        self._is_computing = True
         try:
             step = work()
+            self._pending = step if isinstance(step, Suspended) else None
         except LimitExceeded as problem:
             self._undo()
             return problem.end_step(self.limits, self._take_output())
         except BaseException:
             self._undo()  # the sandbox survives the failure of this turn
             raise
-        self._pending = step if isinstance(step, Suspended) else None
+        finally:
+            self._is_computing = False
         return step
 
     def _call(self, name: str, bind: Callable[[ToolDefinition], Mapping[str, Any]]) -> Suspended | str:
@@ -121,6 +125,11 @@ class LiveSandbox(ABC):
         text = "".join(self._output)
         self._output.clear()
         return text
+
+    @property
+    def _has_program(self) -> bool:
+        """Whether a program computes or waits for a gate, so that there is something to interrupt."""
+        return self._is_computing or self._pending is not None
 
     def _check_open(self) -> None:
         if self._closed:

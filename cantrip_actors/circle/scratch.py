@@ -35,7 +35,6 @@ _MODE: Final = 0o711
 class _Own:
     """This process's folder, and the lock on it."""
 
-    process: int | None = None
     path: Path | None = None
     lock: int | None = None
     is_watched: bool = False
@@ -45,14 +44,23 @@ class _Own:
 _own = _Own()
 
 
+def _begin_anew() -> None:
+    """Give a forked process a folder of its own; the lock on its parent's folder is its parent's alone."""
+    global _own
+    inherited, _own = _own, _Own()
+    if inherited.lock is not None:
+        os.close(inherited.lock)
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
 def make_folder(purpose: str) -> Path:
     """Return a new, empty folder, mode 0711, that is removed when this process ends, however it ends.
 
     Release it with `remove`. Blocks: the first call sweeps the folders of dead processes. Raises OSError.
     """
     with _own.changing:
-        if _own.process != os.getpid():  # a forked process needs its own
-            _own.process, _own.path, _own.lock = os.getpid(), None, None
         if _own.path is None or not _own.path.exists():
             _sweep(Path(tempfile.gettempdir()))
             if _own.lock is not None:
@@ -67,7 +75,7 @@ def make_folder(purpose: str) -> Path:
 def watch() -> None:
     """Make the processes in these folders end with this process, however it ends. Blocks for milliseconds."""
     with _own.changing:
-        if _own.process == os.getpid() and _own.path is not None and not _own.is_watched:
+        if _own.path is not None and not _own.is_watched:
             leftovers.watch(_own.path)
             _own.is_watched = True
 
@@ -120,7 +128,7 @@ def _sweep(where: Path) -> None:
 
 
 def _end() -> None:
-    if _own.process == os.getpid() and _own.path is not None:
+    if _own.path is not None:
         leftovers.remove(_own.path)
 
 

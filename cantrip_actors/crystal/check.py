@@ -8,13 +8,14 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 import anyio
 
 from cantrip_actors.crystal.query import Query, ask
+from cantrip_actors.crystal.shapes import parse_object
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, suggest_nearest
 from cantrip_actors.terms.image import Image
@@ -131,6 +132,11 @@ def _check_words(response: Response, *words: str) -> str:
     text = (response.content or "").lower()
     missing = [word for word in words if word.lower() not in text]
     return f"expected {', '.join(map(repr, missing))} in the answer, got {text[:200]!r}" if missing else ""
+
+
+def _check_json(response: Response, expected: Mapping[str, Any]) -> str:
+    is_same = parse_object(response.content or "") == expected
+    return "" if is_same else f"expected {json.dumps(expected)}, got {(response.content or '')[:200]!r}"
 
 
 def _check_call(response: Response, gate: str) -> str:
@@ -263,7 +269,7 @@ async def _try_history(tried: Tried) -> str:
 @_add_probe("schema", "an answer follows a schema")
 async def _try_schema(tried: Tried) -> str:
     response = await tried.ask([_make_message("Ada is 36 years old.")], output_schema=_PERSON, max_tokens=2000)
-    return "" if json.loads(response.content or "null") == {"name": "Ada", "age": 36} else f"got {response.content!r}"
+    return _check_json(response, {"name": "Ada", "age": 36})
 
 
 @_add_probe("schema with a map", "and one that few providers can express")
@@ -272,7 +278,7 @@ async def _try_map(tried: Tried) -> str:
     response = await tried.ask(
         [_make_message("Ada is 36, Bob is 7: ages by name.")], output_schema=schema, max_tokens=2000
     )
-    return "" if json.loads(response.content or "null") == {"Ada": 36, "Bob": 7} else f"got {response.content!r}"
+    return _check_json(response, {"Ada": 36, "Bob": 7})
 
 
 @_add_probe("thinking", "it thinks before it answers")

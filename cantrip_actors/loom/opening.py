@@ -12,7 +12,7 @@ from cantrip_actors.loom.seal.seal_key import GivenKey, SealKey, read_secret
 from cantrip_actors.loom.stores.damage import DamagedLoom
 from cantrip_actors.loom.stores.store import Durability, Store
 from cantrip_actors.loom.tables.migration import Migrate
-from cantrip_actors.own_files.modes import HOME
+from cantrip_actors.own_files.claims import HOME
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError, suggest_nearest

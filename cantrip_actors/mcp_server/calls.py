@@ -21,7 +21,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
-from cantrip_actors import LoomError, Request, RuntimeClosed, StepCompleteEvent
+from cantrip_actors import CantripError, LoomError, Request, RuntimeClosed, StepCompleteEvent
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.forms import can_ask, decide, form_of, forms_of
 from cantrip_actors.mcp_server.tasks import create_task_result, has_tasks
@@ -98,13 +98,21 @@ class ToolCallRun:
                 await decide(self._caller, request, response)
 
     async def _wait(self) -> ToolAnswer:
-        async with anyio.create_task_group() as tasks:
-            self._tasks = tasks
-            await tasks.start(self._report)
-            await tasks.start(self._follow)
-            with anyio.move_on_after(SOON if self._has_tasks else None):
-                self._found = await self._work.wait()
-            tasks.cancel_scope.cancel()
+        failure: BaseException | None = None
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._tasks = tasks
+                await tasks.start(self._report)
+                await tasks.start(self._follow)
+                with anyio.move_on_after(SOON if self._has_tasks else None):
+                    self._found = await self._work.wait()
+                tasks.cancel_scope.cancel()
+        except* CantripError as errors:
+            failure = errors
+            while isinstance(failure, BaseExceptionGroup):  # the client gets the text of the first one
+                failure = failure.exceptions[0]
+        if failure is not None:  # raised in `except*`, it would be in a group with Python 3.11.3 and older
+            raise failure
         if self._found is None:
             return await self._caller.read(lambda: create_task_result(self._work))
         return self._found

@@ -6,7 +6,6 @@ owner has decided who may read it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import stat
 import sys
@@ -15,14 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from cantrip_actors.own_files.claims import HOME
+
 FILE: Final = 0o600
 FOLDER: Final = 0o700
-HOME: Final = ".cantrip"
 
 
 def _warn(event: str, **values: Any) -> None:
     """Log with structlog; to stderr where the program has not configured it. A line that fails is lost."""
-    with contextlib.suppress(Exception):
+    with suppress(Exception):
         import structlog  # takes longer than all of this package
 
         if structlog.is_configured():

@@ -6,6 +6,7 @@ arguments and results of a gate call.
 
 import hashlib
 import sys
+import threading
 import time
 
 import pytest
@@ -204,3 +205,33 @@ def test_apart_separates_only_large_variables_from_a_state():
     assert taken == {"yes": large}
     assert rest == state.replace(b'yes="%b"' % large, b'yes=""')
     assert split_large_variables(b"x=1\n") == (b"x=1\n", {})
+
+
+def test_a_shell_that_is_interrupted_while_it_starts_runs_no_program(box):
+    greet = box._write_greeting
+
+    def greet_late(descriptors):
+        box.interrupt()
+        return greet(descriptors)
+
+    box._write_greeting = greet_late
+    assert isinstance(box.begin("echo it runs"), Exceeded)
+    del box._write_greeting
+    assert box.begin("echo again").output == "again\n"
+
+
+def test_a_snapshot_is_whole_although_the_sandbox_is_closed_meanwhile():
+    box = confined_by(JAILS[0]).open([search.definition], ProgramLimits(seconds=60))
+    box.begin("echo text >file")
+    pack = box._files.pack
+    closing = threading.Thread(target=box.close)
+
+    def pack_late():
+        closing.start()
+        closing.join(0.05)
+        return pack()
+
+    box._files.pack = pack_late
+    snapshot = box.dump()
+    closing.join()
+    assert snapshot is None or b"text" in snapshot

@@ -105,3 +105,27 @@ async def test_the_answers_of_a_batch_are_read_in_a_thread(monkeypatch) -> None:
         answers = await make_endpoint(anthropic("model", api_key="key", client=client)).fetch_answers("b")
     assert answers == {"0": None, "1": None, "2": None}
     assert threading.get_ident() not in threads
+
+
+@pytest.mark.unpublished
+async def test_a_query_does_not_join_a_group_whose_queries_were_all_cancelled() -> None:
+    """It would be submitted alone, when the time of that group is over."""
+    submitted: list[int] = []
+
+    def take(request: httpx.Request) -> httpx.Response:
+        submitted.append(request.content.count(b"custom_id"))
+        return httpx.Response(200, json={"id": "batch"})
+
+    async with httpx.AsyncClient(transport=httpx.MockTransport(take)) as client:
+        crystal = batched(anthropic("model", api_key="key", client=client), every=60.0)
+
+        async def post(key: str) -> None:
+            await crystal.post(Query(Invocation([Message("user", key)]), key=key))
+
+        with anyio.move_on_after(50):
+            await post("cancelled")
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(post, "first")
+            await anyio.sleep(20)
+            tasks.start_soon(post, "second")
+    assert submitted == [2]

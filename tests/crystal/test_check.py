@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from cantrip_actors.crystal import scripted
 from cantrip_actors.crystal.check import PROBES, check
 from cantrip_actors.crystal.constructors import anthropic, google, openai
 from cantrip_actors.crystal.testing import FaultyServer, Reply, failing
@@ -98,3 +99,14 @@ async def test_a_provider_that_hangs_costs_only_the_time_of_a_probe() -> None:
 async def test_an_unknown_probe_is_refused() -> None:
     with pytest.raises(InvalidCantrip, match='did you mean "streaming"'):
         await check(openai("model-x", api_key="k"), ["steaming"])
+
+
+async def test_a_crystal_that_writes_no_json_fails_the_probes_of_schemas_and_no_more() -> None:
+    crystal = scripted(lambda context: {"content": "PONG, or Ada, who is 36"})
+    results = await check(crystal, ["schema", "schema with a map", "text"])
+    assert [(result.probe, result.state) for result in results] == [
+        ("text", "passed"),
+        ("schema", "failed"),
+        ("schema with a map", "failed"),
+    ]
+    assert "got 'PONG, or Ada, who is 36'" in results[1].why

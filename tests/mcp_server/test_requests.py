@@ -5,8 +5,9 @@ from typing import Any
 import anyio
 import pytest
 from mcp import types
+from mcp.shared.exceptions import MCPError
 
-from cantrip_actors import Cantrip, Circle, Request, Runtime, ask_first, scripted
+from cantrip_actors import Cantrip, Circle, LoomError, Request, Runtime, ask_first, scripted
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.forms import _schema, form_of
 from cantrip_actors.wards import max_depth, max_turns
@@ -219,3 +220,18 @@ async def test_mistakes_in_the_arguments_of_a_tool_are_named_with_what_it_takes(
     text = failed.content[0].text  # type: ignore[union-attr]
     assert words in text
     assert "expected arguments of intent, " in text
+
+
+async def test_a_decision_that_cannot_be_recorded_is_an_error_that_says_why(
+    era: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_args: Any, **_named: Any) -> Any:
+        raise LoomError("the database is away")
+
+    async with connected(era, elicitation_callback=user({"decision": "allow"})) as (client, runtime):
+        monkeypatch.setattr(Runtime, "decide", fail)
+        with pytest.raises(MCPError, match=r"^the database is away$"):
+            await client.call_tool("helper", {"intent": "pay 3"})
+        monkeypatch.undo()
+        (request,) = runtime.requests()
+        await runtime.decide(request.id, "allow")

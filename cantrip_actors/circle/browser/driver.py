@@ -15,6 +15,7 @@ import atexit
 import concurrent.futures
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextvars import Context
@@ -112,11 +113,6 @@ class BrowserProcess:
         if not self._users:
             self._end = asyncio.get_running_loop().call_later(LINGER, self._driver.stop_unused, self)
 
-    @property
-    def is_used(self) -> bool:
-        """Whether a session uses it."""
-        return bool(self._users)
-
     async def close(self) -> None:
         """End the sessions that are left, and the processes."""
         for close in list(self._users):
@@ -148,6 +144,12 @@ class BrowserProcess:
             await self.stop()
             raise
         return self._browser
+
+    async def stop_unused(self) -> None:
+        """End the processes, unless a session uses them by now."""
+        async with self._starting:
+            if not self._users:
+                await self.stop()
 
     async def stop(self) -> None:
         """End the processes."""
@@ -187,7 +189,6 @@ class Driver:
     """The thread, its event loop, and the browser processes in it."""
 
     def __init__(self) -> None:
-        self.process_id = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._browsers: dict[Launch, BrowserProcess] = {}
         self._stopping: set[asyncio.Task[None]] = set()
@@ -201,10 +202,9 @@ class Driver:
 
     def stop_unused(self, browser: BrowserProcess) -> None:
         """End a browser process that no session uses."""
-        if not browser.is_used:
-            task = self._loop.create_task(browser.stop())
-            self._stopping.add(task)
-            task.add_done_callback(self._stopping.discard)
+        task = self._loop.create_task(browser.stop_unused())
+        self._stopping.add(task)
+        task.add_done_callback(self._stopping.discard)
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[Callable[[], T], Callable[[], object]]:
         """Start `work` in the thread; return a function that waits for its end, and one that cancels it."""
@@ -231,7 +231,7 @@ class Driver:
 
     def stop(self) -> None:
         """End all browser processes, and the thread."""
-        if self.process_id != os.getpid() or not self._thread.is_alive():
+        if not self._thread.is_alive():  # nor in a forked process
             return
         atexit.unregister(self.stop)
 
@@ -259,11 +259,22 @@ _waiting: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.circle.browser 
 
 
 def get_driver() -> Driver:
-    """Return the driver of this process; the first call, also after a fork, starts its thread."""
+    """Return the driver of this process; the first call starts its thread."""
     with _lock:
-        if not _drivers or _drivers[0].process_id != os.getpid():
-            _drivers[:] = [Driver()]
+        if not _drivers:
+            _drivers.append(Driver())
         return _drivers[0]
+
+
+def _begin_anew() -> None:
+    """Give a forked process a driver of its own."""
+    global _lock  # noqa: PLW0603  # the new process has one thread
+    _lock = threading.Lock()
+    _drivers.clear()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 def stop_browsers() -> None:

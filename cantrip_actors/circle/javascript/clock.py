@@ -8,6 +8,8 @@ while no program computes.
 from __future__ import annotations
 
 import atexit
+import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +32,10 @@ class _EpochClock:
     """Advance the engine's epoch while programs compute: one thread for all of them, parked while none does."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with no thread and no program, as a forked process does."""
         self._changed = threading.Condition()
         self._running: list[Guest] = []
         self._thread: threading.Thread | None = None
@@ -42,7 +48,7 @@ class _EpochClock:
             self._running.append(guest)
             if self._parked:
                 self._changed.notify()
-            elif self._thread is None or not self._thread.is_alive():  # the thread is gone after a fork
+            elif self._thread is None:
                 self._thread = threading.Thread(target=self._tick, name="javascript clock", daemon=True)
                 self._thread.start()
         try:
@@ -73,3 +79,5 @@ class _EpochClock:
 
 clock: Final = _EpochClock()
 atexit.register(clock.end_all)
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=clock.reset)

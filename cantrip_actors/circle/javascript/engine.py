@@ -25,7 +25,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import math
+import os
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -575,6 +577,16 @@ def _read_prelude() -> str:
 
 _lock = threading.Lock()
 _prepared: list[Pristine] = []
+
+
+def _renew_lock() -> None:
+    """Give a forked process a lock that no thread of its parent holds."""
+    global _lock  # noqa: PLW0603  # the new process has one thread
+    _lock = threading.Lock()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def get_pristine() -> Pristine:

@@ -58,8 +58,6 @@ class PythonMedium(Medium):
 class PythonSandbox:
     """One entity's sandbox. Not thread-safe, except `interrupt`, which another thread calls."""
 
-    _lock = threading.Lock()  # shared by all sandboxes, because it is held only for moments
-
     def __init__(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> None:
         self._gates = _describe_gates(gates)
         self.limits = limits
@@ -67,6 +65,7 @@ class PythonSandbox:
         """The interpreter's snapshot after the last program; empty before the first one."""
         self._worker: Worker | None = None
         self._is_interrupted = False
+        self._lock = threading.Lock()
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code` with `variables` set first, until it calls a gate or ends."""

@@ -59,8 +59,7 @@ class Worker:
     """A worker: both processes. It computes one step at a time; another thread may kill it meanwhile."""
 
     def __init__(self, command: list[str]) -> None:
-        self.is_fit = True
-        """True if the worker can compute another step."""
+        self._has_answered = True
         self._is_killed = False
         options: dict[str, Any] = {} if sys.platform == "win32" else {"process_group": 0, "umask": 0o077}
         self._reaping = threading.Lock()
@@ -81,7 +80,7 @@ class Worker:
 
     def compute(self, request: Mapping[str, Any], state: bytes, most: int) -> WorkerFrame:
         """Return the answer to a step; its JSON has at most `most` bytes. Blocks. Raises WorkerEnded."""
-        self.is_fit = False
+        self._has_answered = False
         try:
             send(cast("RawIOBase", self.process.stdin), request, state)
             frame = receive(cast("RawIOBase", self.process.stdout), most)
@@ -89,12 +88,17 @@ class Worker:
             frame = None
         if frame is None:
             raise self._explain_end()
-        self.is_fit = not self._is_killed
+        self._has_answered = True
         return frame
+
+    @property
+    def is_fit(self) -> bool:
+        """Whether the worker can compute another step."""
+        return self._has_answered and not self._is_killed
 
     def kill(self) -> None:
         """Kill both processes at once. Does nothing if they have ended."""
-        self.is_fit, self._is_killed = False, True
+        self._is_killed = True
         with self._reaping:
             if self.process.returncode is not None:  # the process id may belong to another process by now
                 return
@@ -106,7 +110,6 @@ class Worker:
 
     def ask_to_end(self) -> None:
         """Close the worker's input, so that it ends once it is idle. `end` waits for that."""
-        self.is_fit = False
         if self.process.stdin is not None:
             self.process.stdin.close()
 

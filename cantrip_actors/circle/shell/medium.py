@@ -168,6 +168,8 @@ class ShellSandbox(LiveSandbox):
         if self._process is None:
             self._files.grant_access()
             self._process = ShellProcess(self._jail, self._files, self._write_greeting, self._list_group_limits())
+        if self._interrupted:  # while there was no shell to kill
+            raise LimitExceeded("interrupted")
         self._bounds.begin()
         self._process.begin(state, encoded, self._write_program(prepare(code)))
         return self._advance(self._process)
@@ -180,10 +182,10 @@ class ShellSandbox(LiveSandbox):
 
     def interrupt(self) -> None:
         """End the program, from any thread; the step returns Exceeded. Does nothing between turns."""
-        process = self._process
-        if process is not None and (self._pending is not None or self._stepping.locked()):
+        if self._has_program:
             self._interrupted = True
-            process.kill()
+            if (process := self._process) is not None:
+                process.kill()
 
     def _advance(self, process: ShellProcess) -> Stepped:
         began = time.monotonic()
@@ -310,11 +312,12 @@ class ShellSandbox(LiveSandbox):
         None can be made under Landlock, where the files' paths differ between sandboxes, for too many files, or while
         the shell holds files open, which text cannot express.
         """
-        self._check_open()
-        if not self._jail.same_paths or self._pending is not None or self._state.startswith(_OPEN):
-            return None
-        files = self._files.pack()
-        return None if files is None else b"%d\n%b%b" % (len(self._state), self._state, files)
+        with self._stepping:  # `close` must not remove the files meanwhile
+            self._check_open()
+            if not self._jail.same_paths or self._pending is not None or self._state.startswith(_OPEN):
+                return None
+            files = self._files.pack()
+            return None if files is None else b"%d\n%b%b" % (len(self._state), self._state, files)
 
     def load(self, image: bytes) -> None:
         """Restore a `dump`. Raises ValueError for another engine's snapshot."""

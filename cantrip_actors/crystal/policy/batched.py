@@ -221,6 +221,8 @@ class Batched(CrystalWrapper, PostingCrystal):
             if not group.is_sent:  # cancelled meanwhile
                 group.requests.pop(own, None)
                 self._joined.pop(own, None)
+                if not group.requests:  # else the next query would join it, and be submitted alone when it is over
+                    self._close(group)
         if group.error is not None:
             error = group.error
             raise ProviderError(
@@ -228,9 +230,13 @@ class Batched(CrystalWrapper, PostingCrystal):
             )
         return group.batch
 
-    async def _send(self, group: _Group) -> None:
+    def _close(self, group: _Group) -> None:
+        """Let no further query join a group."""
         for kind in [kind for kind, open_group in self._open.items() if open_group is group]:
             del self._open[kind]
+
+    async def _send(self, group: _Group) -> None:
+        self._close(group)
         group.is_sent, began = True, time.time()
         group.error = ProviderError(f"{self.name}: the batch was interrupted while it was submitted", retryable=True)
         try:

@@ -1,12 +1,16 @@
-"""Texts and states of a browser, without a browser: what is hidden, cut and named."""
+"""Texts, states and processes of a browser, without a browser: what is hidden, cut, named and stopped."""
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
 from cantrip_actors.circle.browser import page_state
 from cantrip_actors.circle.browser.downloads import list_names
+from cantrip_actors.circle.browser.driver import BrowserProcess, Driver, Launch
 from cantrip_actors.circle.browser.page_state import encode_state
 from cantrip_actors.circle.browser.secret_texts import hide_secrets
 
@@ -42,3 +46,16 @@ def test_a_download_has_a_name_that_fits_into_a_file_system(sign: str) -> None:
     names = list(list_names(f"{sign * 300}.{sign * 30}"))
     assert all(len(name.encode()) <= 255 for name in names)
     assert len(set(names)) == 1000
+
+
+def test_a_browser_that_a_new_session_uses_is_not_stopped_for_the_end_of_the_last_one() -> None:
+    async def run() -> bool:
+        driver: Any = SimpleNamespace(_loop=asyncio.get_running_loop(), _stopping=set())
+        process = BrowserProcess(driver, Launch())
+        process._browser = running = SimpleNamespace(is_connected=lambda: True)  # type: ignore[assignment]
+        Driver.stop_unused(driver, process)  # the time after the last session is over
+        browser = await process.acquire(AsyncMock())
+        await asyncio.gather(*driver._stopping)
+        return browser is running and process._browser is running
+
+    assert asyncio.run(run())
