@@ -581,8 +581,7 @@ def resume(
 
         async def work(runtime: Runtime) -> list[Episode | CantripError]:
             interrupted = [header.entity_id for header in runtime.interrupted()]
-            named = dict.fromkeys(find_living(runtime.loom, name) for name in names or ())  # each once
-            wanted = list(named) if names else interrupted
+            wanted = [find_living(runtime.loom, name) for name in names] if names else interrupted
             resumed = []
             cantrips, unusable = _find_cantrips(runtime, loom, wanted, cantrip, recipe, are_named=bool(names))
             ended: list[Episode | CantripError] = [*unusable]

@@ -1,6 +1,5 @@
 """What commands read and print, whatever they do: options, files, and the loom of a receipt."""
 
-import subprocess
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -15,19 +14,17 @@ from cantrip_actors.cli import control, entities, recipe_sidecar, requests, sche
 from cantrip_actors.cli.output import one_line
 from cantrip_actors.cli.top import ServiceSource
 from cantrip_actors.recipes import load_recipe
-from tests.forked import COMMAND, Forked
 
-RECIPE_THAT_WAITS = """\
+SLOW_RECIPE = """\
 crystal:
   scripted:
     - {tool_calls: [{gate: echo, args: {text: hello}}]}
     - {tool_calls: [{gate: done, args: {answer: 5}}]}
 circle:
-  gates: [done, {name: echo, ask_first: true}]
+  gates: [done, {python: 'slow_gates:echo'}]
   wards: [{max_turns: 10}]
 """
 
-SLOW = "{python: 'slow_gates:echo'}"
 SLOW_GATE = """\
 from pathlib import Path
 import anyio
@@ -136,28 +133,15 @@ def test_an_entity_whose_name_looks_like_a_module_is_found_by_its_name(cantrip: 
     assert (printed.code, "team:bob · /help" in printed.text) == (0, True)
 
 
-def test_an_entity_that_is_named_twice_is_resumed_once(cantrip: Any, place: Any) -> None:
-    (place / "wait.yaml").write_text(RECIPE_THAT_WAITS)
-    with Forked(
-        COMMAND, "cast", "wait.yaml", "go", "--unattended", "wait", stderr=subprocess.PIPE, text=True
-    ) as killed:
-        for line in killed.stderr or ():
-            if "waits for a person" in line:
-                break
-        killed.kill()
-    (entity,) = cantrip("loom", "ls", "--json").json
-    resumed = cantrip("resume", entity["id"], entity["id"], "--unattended", "deny", "--json")
-    assert [episode["entity_id"] for episode in resumed.json] == [entity["id"]]
-
-
-def test_an_entity_without_a_recipe_does_not_keep_the_others_from_being_resumed(cantrip: Any, place: Any) -> None:
-    waiting = RECIPE_THAT_WAITS.replace("{name: echo, ask_first: true}", SLOW)
+@pytest.fixture
+def interrupted(place: Path) -> None:
+    """Two long-lived entities that were interrupted in a gate, `wait` and `other`."""
 
     async def begin() -> None:
         async with Runtime.open("sqlite:.cantrip/loom.db") as runtime:
             for name, turns in (("wait", "10"), ("other", "11")):
                 recipe = place / f"{name}.yaml"
-                recipe.write_text(f"name: {name}\n{waiting.replace('10', turns)}")
+                recipe.write_text(f"name: {name}\n{SLOW_RECIPE.replace('10', turns)}")
                 recipe_sidecar.remember("sqlite:.cantrip/loom.db", load_recipe(recipe), recipe)
                 entity = await runtime.invoke(load_recipe(recipe), "go", name=name)
                 async for event in entity.events():
@@ -166,8 +150,18 @@ def test_an_entity_without_a_recipe_does_not_keep_the_others_from_being_resumed(
 
     (place / "slow_gates.py").write_text(SLOW_GATE)
     anyio.run(begin)
-    (place / "other.yaml").unlink()
     (place / "is_quick").touch()
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_entity_that_is_named_twice_is_resumed_once(cantrip: Any) -> None:
+    (episode,) = cantrip("resume", "wait", "wait", "--json").json
+    assert episode["result"] == 5
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_an_entity_without_a_recipe_does_not_keep_the_others_from_being_resumed(cantrip: Any, place: Path) -> None:
+    (place / "other.yaml").unlink()
     resumed = cantrip("resume", "--json")
     assert resumed.code == 1
     failed, episode = resumed.json
