@@ -53,7 +53,7 @@ from cantrip_actors.cli.listing import ListedCantrip, ListedLimit, ListedSince, 
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
-    from cantrip_actors import Cantrip, CantripError, Entity, Episode, Loom, Runtime
+    from cantrip_actors import Cantrip, CantripError, Entity, Episode, InvalidCantrip, Loom, Runtime
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -573,7 +573,6 @@ def resume(
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors import CantripError
         from cantrip_actors.cli.cantrip_source import load_cantrip
-        from cantrip_actors.cli.recipe_sidecar import recipe_of
         from cantrip_actors.loom import Held
         from cantrip_actors.own_files.login import get_login
 
@@ -584,15 +583,12 @@ def resume(
             interrupted = [header.entity_id for header in runtime.interrupted()]
             named = dict.fromkeys(find_living(runtime.loom, name) for name in names or ())  # each once
             wanted = list(named) if names else interrupted
-            cantrips = {
-                entity_id: recipe_of(loom, runtime.loom.header_in_force(entity_id), cantrip, recipe)
-                for entity_id in wanted
-            }
             resumed = []
-            ended: list[Episode | CantripError] = []
-            for entity_id in wanted:
+            cantrips, unusable = _find_cantrips(runtime, loom, wanted, cantrip, recipe, are_named=bool(names))
+            ended: list[Episode | CantripError] = [*unusable]
+            for entity_id, own_cantrip in cantrips.items():
                 try:
-                    resumed.append(await runtime.resume(entity_id, cantrip=cantrips[entity_id], by=get_login()))
+                    resumed.append(await runtime.resume(entity_id, cantrip=own_cantrip, by=get_login()))
                 except Held as holder:  # it was not interrupted: another process runs it
                     if names:
                         holder.entity_id = entity_id
@@ -622,6 +618,35 @@ def resume(
             else:
                 show_answer(end, loom, [output.as_text(end.raw_result)])
         raise typer.Exit(max(map(exit_code, ended), key=(0, TRUNCATED, FAILED).index, default=0))
+
+
+def _find_cantrips(
+    runtime: Runtime,
+    loom: str,
+    entity_ids: Sequence[str],
+    own_cantrip: Cantrip | None,
+    recipe: str | None,
+    *,
+    are_named: bool,
+) -> tuple[dict[str, Cantrip], list[InvalidCantrip]]:
+    """Return the cantrip that each entity continues with, and the errors of those without a usable recipe.
+
+    Raises the first of these errors for entities that were named, before any of them is resumed.
+    """
+    from cantrip_actors import InvalidCantrip
+    from cantrip_actors.cli.recipe_sidecar import recipe_of
+
+    cantrips: dict[str, Cantrip] = {}
+    unusable: list[InvalidCantrip] = []
+    for entity_id in entity_ids:
+        try:
+            cantrips[entity_id] = recipe_of(loom, runtime.loom.header_in_force(entity_id), own_cantrip, recipe)
+        except InvalidCantrip as error:
+            if are_named:
+                raise
+            error.entity_id = entity_id
+            unusable.append(error)
+    return cantrips, unusable
 
 
 def _show_receipt(receipt: dict[str, str], loom: str, *, as_json: bool) -> None:

@@ -100,7 +100,7 @@ def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
 
 
 def error_json(error: CantripError, loom: str | None = None) -> dict[str, Any]:
-    """Return an error for programs, with the keys of an episode."""
+    """Return an error for programs, with those keys of an episode that are known."""
     mistakes = getattr(error, "mistakes", None)
     value: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
     if mistakes is not None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from cantrip_actors.cli import output
+from cantrip_actors.cli.sealed import seal_key
 
 if TYPE_CHECKING:
     from cantrip_actors import Runtime
@@ -34,7 +35,7 @@ def run_over_ray(
         raise InvalidCantrip(f"--ray {address}: no Ray cluster answers there: {error}") from error
 
     async def work() -> None:
-        async with Runtime.open(loom) as runtime, anyio.create_task_group() as tasks:
+        async with Runtime.open(loom, seal_key=seal_key()) as runtime, anyio.create_task_group() as tasks:
             tasks.start_soon(_follow, runtime, deployment, capacity, nodes, most)
             with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
                 async for _ in signals:

@@ -38,6 +38,9 @@ LONGEST: Final = 0.25
 """Seconds between two checks of the terminal's size."""
 
 
+PAGE: Final = 200
+"""Turns that a service is asked for at a time."""
+
 _IS_LOOM: Final = "this is a loom: give --url to act on a service"
 
 
@@ -123,10 +126,13 @@ class ServiceSource:
 
     def turns(self, entity_id: str) -> list[str]:
         """Return the turns of an entity as lines."""
-        items = self._ask("GET", f"entities/{entity_id}/turns")["items"]
+        turns: list[dict[str, Any]] = []
+        path = f"entities/{entity_id}/turns?limit={PAGE}"
+        while page := self._ask("GET", f"{path}&after={turns[-1]['sequence'] if turns else 0}")["items"]:
+            turns += page
         return [
             line
-            for turn in items
+            for turn in turns
             for line in _turn_lines(turn["sequence"], turn.get("utterance") or "", turn.get("observation") or "")
         ]
 

@@ -29,7 +29,8 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 LOOM: Final = "CANTRIP_LOOM"
-KEY: Final = "CANTRIP_SNAPSHOT_KEY"
+KEYS: Final = ("CANTRIP_SNAPSHOT_KEY", "CANTRIP_SEAL_KEY")
+"""Variables that each worker gets; the second is the path of a file, which each machine has."""
 
 ANSWERS: Final = 30.0
 """Seconds in which a started actor has to report its place."""
@@ -126,7 +127,7 @@ class Deployment:
         while len(self._actors) < workers:
             self._number += 1
             name = f"{self._name}-{self._number}"
-            environment = {key: os.environ[key] for key in (KEY,) if key in os.environ} | {LOOM: self._loom}
+            environment = {key: os.environ[key] for key in KEYS if key in os.environ} | {LOOM: self._loom}
             self._actors[name] = actor.options(**self._options).remote(name, self._arguments, environment)
         extra = list(self._actors)[workers:]
         self._drain([self._actors.pop(name) for name in extra])
@@ -193,7 +194,8 @@ def deploy(
     `recipes` and `options` are those of `cantrip worker`. Without `address`, the cluster is that of this program, or a
     new one on this machine. Each worker needs `cpus` and `resources` of a machine with these `labels` (Ray's label
     selectors); the machine's labels are the worker's. `working_dir` is uploaded to each machine, and recipes are files
-    in it; without it they are files that each machine has. The snapshot key is taken from the environment.
+    in it; without it they are files that each machine has. The snapshot key and the path of the seal key are taken from
+    the environment.
 
     Raises ImportError without the extra `ray`, ValueError for an invalid number of workers.
     """

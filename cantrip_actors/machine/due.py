@@ -84,7 +84,8 @@ def due(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | A
     if phase is Phase.COMPUTING:
         assert turn.program is not None
         return turn.program.answers[-1] if turn.program.answers else _compute(state)
-    return _due_end(plan, state, moment) if live.compaction is None else _due_fold(plan, state, live, moment)
+    folds = phase is Phase.IDLE and live.compaction is not None  # and not an entity that has ended meanwhile
+    return _due_fold(plan, state, live, moment) if folds else _due_end(plan, state, moment)
 
 
 def _compute(state: State) -> Compute:

@@ -34,7 +34,7 @@ GRACE: Final = 60.0
 """Seconds that a firing may be late and is not missed."""
 
 MOST: Final = 100
-"""Times that `catch_up="all"` makes up for."""
+"""Times that `catch_up="all"` makes up for, and times that wait for the end of the last firing."""
 
 SHORTEST: Final = 1.0
 """The least number of seconds of `every`."""
@@ -180,9 +180,9 @@ def plan_step(row: Timer, now: float, *, is_busy: bool) -> ScheduleStep:
     if is_behind and (schedule.catch_up == "one" or caught_up >= MOST):
         following, caught_up = find_next(schedule.rule, now), 0
     fired = replace(schedule, next=following, caught_up=caught_up)
-    queued = (*schedule.queued, due)[:MOST]
+    queued = (*schedule.queued, due)
     if is_busy and overlap == "queue" and schedule.to == "cantrip":
-        return ScheduleStep(_make_row(row, replace(fired, queued=queued)), waits=True)
+        return ScheduleStep(_make_row(row, replace(fired, queued=queued[:MOST])), waits=True)
     if is_busy and overlap == "skip":
         return ScheduleStep(_make_row(row, fired))
     return _fire(row, fired, queued[0], queued[1:], stops_last=is_busy and overlap == "stop")

@@ -4,12 +4,16 @@ import subprocess
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from urllib.parse import parse_qs
 
+import anyio
 import pytest
 
+from cantrip_actors import Runtime, ToolCallEvent
 from cantrip_actors.cli import control, entities, recipe_sidecar, requests, schedules
 from cantrip_actors.cli.output import one_line
+from cantrip_actors.cli.top import ServiceSource
 from cantrip_actors.recipes import load_recipe
 from tests.forked import COMMAND, Forked
 
@@ -23,6 +27,15 @@ circle:
   wards: [{max_turns: 10}]
 """
 
+SLOW = "{python: 'slow_gates:echo'}"
+SLOW_GATE = """\
+from pathlib import Path
+import anyio
+
+async def echo(text: str) -> None:
+    if not Path("is_quick").exists():
+        await anyio.sleep_forever()
+"""
 RECEIPT = {"entity_id": "e", "key": "k", "state": "waiting"}
 SCHEDULE = SimpleNamespace(
     id="s",
@@ -128,13 +141,49 @@ def test_an_entity_that_is_named_twice_is_resumed_once(cantrip: Any, place: Any)
     with Forked(
         COMMAND, "cast", "wait.yaml", "go", "--unattended", "wait", stderr=subprocess.PIPE, text=True
     ) as killed:
-        for line in killed.stderr:
+        for line in killed.stderr or ():
             if "waits for a person" in line:
                 break
         killed.kill()
     (entity,) = cantrip("loom", "ls", "--json").json
     resumed = cantrip("resume", entity["id"], entity["id"], "--unattended", "deny", "--json")
     assert [episode["entity_id"] for episode in resumed.json] == [entity["id"]]
+
+
+def test_an_entity_without_a_recipe_does_not_keep_the_others_from_being_resumed(cantrip: Any, place: Any) -> None:
+    waiting = RECIPE_THAT_WAITS.replace("{name: echo, ask_first: true}", SLOW)
+
+    async def begin() -> None:
+        async with Runtime.open("sqlite:.cantrip/loom.db") as runtime:
+            for name, turns in (("wait", "10"), ("other", "11")):
+                recipe = place / f"{name}.yaml"
+                recipe.write_text(f"name: {name}\n{waiting.replace('10', turns)}")
+                recipe_sidecar.remember("sqlite:.cantrip/loom.db", load_recipe(recipe), recipe)
+                entity = await runtime.invoke(load_recipe(recipe), "go", name=name)
+                async for event in entity.events():
+                    if isinstance(event, ToolCallEvent):
+                        break
+
+    (place / "slow_gates.py").write_text(SLOW_GATE)
+    anyio.run(begin)
+    (place / "other.yaml").unlink()
+    (place / "is_quick").touch()
+    resumed = cantrip("resume", "--json")
+    assert resumed.code == 1
+    failed, episode = resumed.json
+    assert "which is gone" in failed["error"]["message"]
+    assert (episode["result"], episode["entity_id"] == failed["entity_id"]) == (5, False)
+
+
+def test_top_shows_all_turns_of_an_entity_of_a_service() -> None:
+    def ask(_method: str, path: str) -> Any:
+        query = parse_qs(path.partition("?")[2])
+        first = int(query["after"][0]) + 1
+        turns = range(first, min(first + int(query["limit"][0]), 432))
+        return {"items": [{"sequence": number, "utterance": "x"} for number in turns]}
+
+    lines = ServiceSource(cast("Any", SimpleNamespace(url="here", ask=ask))).turns("e")
+    assert [line.split()[1] for line in lines] == [str(number) for number in range(1, 432)]
 
 
 def test_a_token_of_other_letters_is_a_mistake_of_the_command(cantrip: Any) -> None:

@@ -382,10 +382,15 @@ def test_the_end_of_an_episode_or_of_a_child_takes_no_mail(box, reason):
     assert keys(box, "r") == ["k"]
 
 
-def test_an_entity_that_ends_in_a_batch_takes_no_mail_of_that_batch(box):
+def test_the_end_of_an_entity_in_a_batch_takes_the_mail_of_that_batch(box):
+    box.append(
+        [Ended("f", "cancelled", AT), Steered("e", "I told f", AT)], post=[(0, mail("own", "f")), (1, mail("k", "f"))]
+    )
+    assert keys(box, "f") == []
+    assert box.find_mail("f", "own").taken == box.find_mail("f", "k").taken is not None
+    assert verify_loom(box).ok
     with pytest.raises(EntityEnded):
-        box.append([Ended("f", "cancelled", AT), Steered("e", "I told f", AT)], post=[(1, mail("k", "f"))])
-    assert len(box.records("f")) == 1
+        box.append([Steered("e", "I told f again", AT)], post=[(0, mail("late", "f"))])
 
 
 def test_a_record_takes_the_mail_whose_key_it_carries():

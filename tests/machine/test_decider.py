@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cantrip_actors.machine.actions import Answer, Ask, Compute, Consult, Finish
+from cantrip_actors.machine.actions import Answer, Ask, Compute, Consult, Finish, Remember
 from cantrip_actors.machine.events import (
     Begin,
     Called,
+    Compact,
     Computed,
     Event,
     Failed,
     Interrupt,
+    Remembered,
     Replied,
     Steer,
     Steering,
@@ -262,3 +264,20 @@ def test_an_entity_whose_episode_ends_while_a_person_is_asked_for_more_budget_re
     assert isinstance(drive.feed(event), Finish)
     assert drive.state.turn.requested is None
     assert drive.restart() is None
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+@pytest.mark.parametrize("event", [Stopped("cancelled", "enough"), Interrupt("stop"), Stopped("timeout", "too late")])
+def test_an_entity_that_is_ended_while_it_folds_on_request_makes_no_fold_after_its_end(
+    event: Event, lasting: bool
+) -> None:
+    drive = Drive(cantrip(), say(call("look")), say(call("look")), lasting=lasting)
+    ask = drive.go(upto=Ask)
+    for _ in range(2):
+        ask = drive.carry_on(drive.feed(drive.event_for(ask)), upto=Ask)
+    assert isinstance(drive.feed(Compact("Keep all.")), Remember)
+    action = drive.feed(event)
+    if drive.state.phase is not Phase.OVER:  # a long-lived entity is folded when it rests
+        action = drive.feed(Remembered("all"))
+    assert isinstance(action, Finish)
+    assert isinstance(drive.records[-1], Folded if drive.state.phase is Phase.IDLE else Ended)

@@ -316,6 +316,18 @@ def test_an_entity_queues_firings_in_its_inbox():
 
 
 @pytest.mark.rule("C-31")
+def test_a_full_queue_loses_no_time_when_the_running_cast_has_ended():
+    one = row("cantrip", overlap="queue", last="k")
+    for n in range(1, MOST + 1):
+        one = plan_step(one, 60.0 * n, is_busy=True).becomes
+    assert len(one.schedule.queued) == MOST
+    due = one.schedule.next
+    what = plan_step(one, due, is_busy=False)
+    assert (what.fires, what.becomes.schedule.queued[-1], len(what.becomes.schedule.queued)) == (60.0, due, MOST)
+    assert len(plan_step(one, due, is_busy=True).becomes.schedule.queued) == MOST
+
+
+@pytest.mark.rule("C-31")
 def test_queued_casts_begin_in_order_when_the_running_cast_has_ended():
     one = row("cantrip", overlap="queue", last="k")
     for n in (60.0, 120.0, 180.0):

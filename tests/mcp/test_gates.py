@@ -18,6 +18,7 @@ from cantrip_actors import (
     InvalidCantrip,
     InvalidDecision,
     Runtime,
+    RuntimeClosed,
     UnknownRequest,
     ask_first,
     gate,
@@ -651,3 +652,14 @@ async def test_entities_share_one_connection_also_if_its_last_user_leaves_while_
             await beginning.hold()
             assert len(servers_of(runtime)) == 1
             await beginning.release()
+
+
+@pytest.mark.parametrize("steps", [0, 10, 20, 30])
+async def test_a_cast_with_a_server_while_the_runtime_closes_ends_with_an_error_of_the_runtime(steps: int) -> None:
+    runtime = await Runtime.open()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(runtime.aclose)
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        with pytest.raises((RuntimeClosed, ToolServerError)):
+            await runtime.cast(spell(done("ok"), server=inproc("t", tools())), "go")

@@ -10,6 +10,7 @@ from cantrip_actors import (
     Cantrip,
     Circle,
     Companion,
+    EntityEnded,
     Folding,
     Here,
     InvalidIntent,
@@ -18,7 +19,9 @@ from cantrip_actors import (
     Runtime,
     scripted,
 )
+from cantrip_actors.loom import verify_loom
 from cantrip_actors.machine.project import drop_undone, get_committed_turn
+from cantrip_actors.records.records import Steered
 from cantrip_actors.terms.messages import Usage
 from cantrip_actors.testing import Crash, Process, run_with_crashes
 from cantrip_actors.wards import max_turns
@@ -251,6 +254,35 @@ class TestCompact:
         assert "there is nothing to fold" in refused.result
         assert folded.result == "your older turns are folded now"
         assert intents(crystal.invocations[-1]) == ["go", "[folded: turns 1-1]\nx"]
+
+    @pytest.mark.parametrize("kind", ["memory", "jsonl", "sqlite"])
+    async def test_an_entity_that_ends_as_soon_as_it_has_asked_for_a_fold_leaves_no_mail(
+        self, kind: str, tmp_path: Any
+    ) -> None:
+        last = {"tool_calls": [*say("compact", instructions="Keep x.")["tool_calls"], *done("ok")["tool_calls"]]}
+        url, says = f"{kind}:{'' if kind == 'memory' else tmp_path / 'loom'}", [say("echo", text="x")] * 2
+        async with Runtime.open(url) as runtime:
+            for _ in range(2):
+                episode = await runtime.cast(cantrip(scripted([*says, last]), "compact"), "go")
+                assert episode.result == "ok"
+                assert runtime.loom.state(episode.entity_id) == "terminated"
+                assert list(runtime._tree.store.pending(episode.entity_id)) == []
+                assert verify_loom(runtime._tree.store).ok
+
+    @pytest.mark.parametrize("is_direct", [True, False])
+    async def test_mail_for_an_entity_that_has_just_ended_fails_its_sender_and_not_the_loom(
+        self, is_direct: bool
+    ) -> None:
+        async with Runtime.open("memory:") as runtime:
+            ended = await runtime.cast(cantrip(lambda _: done("ok")), "go")
+            sender = await runtime.ensure("n", cantrip(lambda _: done("ok")))
+            tree = runtime._tree
+            mail = tree.inboxes.make_mail(ended.entity_id, "steer", {"text": "late"}, key="k")
+            if not is_direct:
+                tree.loom_actor = None
+            with pytest.raises(EntityEnded):
+                await tree.append([Steered(sender.id, "told it", "2026-11-30T12:00:00.000Z")], outgoing=[mail])
+            assert (await sender.send("one")).result == "ok"
 
     async def test_a_fold_that_was_asked_for_survives_a_restart(self, tmp_path: Any) -> None:
         url, crystal = f"sqlite:{tmp_path}/loom.db", scripted(answer)

@@ -301,7 +301,7 @@ def follow(record: Record, number: int, place: Place, planned: Plan) -> None:
         if after.life is Life.OVER and before.life is not Life.OVER:
             if place.has_timers:
                 planned.timed_out.append(entity)
-            if entity == place.tree.root and place.tree.waiting != NONE_WAITS:
+            if entity == place.tree.root:
                 planned.over.append((place.tree, number))
 
 

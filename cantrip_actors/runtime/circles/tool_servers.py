@@ -67,6 +67,7 @@ from supervisors import (
     DynamicSupervisor,
     NotRunning,
     ShuttingDown,
+    StartFailed,
     Supervisor,
     SupervisorRef,
 )
@@ -237,7 +238,7 @@ class ServerInUse:
                     await self.pool.supervisor.terminate_child(self.supervisor)
 
     async def start(self) -> None:
-        """Start its actor if it does not run; one that was given up, only after `PERIOD`."""
+        """Start its actor if it does not run; one that was given up, only after `PERIOD`. Raises RuntimeClosed."""
         with anyio.CancelScope(shield=True):  # the actor is shared
             async with self.starting:
                 since = self.started_at
@@ -245,7 +246,10 @@ class ServerInUse:
                     self.asks, self.supervisor = ActorRef(), SupervisorRef()
                     name = f"{self.server.name} {next(self.pool.numbers)}"
                     spec = ChildSpec(name, self._supervise, restart="temporary", ref=self.supervisor)
-                    await self.pool.supervisor.start_child(spec)
+                    try:
+                        await self.pool.supervisor.start_child(spec)
+                    except (NotRunning, ShuttingDown, StartFailed) as gone:
+                        raise RuntimeClosed("the runtime closes: it starts no server of tools") from gone
                     self.started_at = anyio.current_time()
 
     def _supervise(self) -> Supervisor:
@@ -292,7 +296,7 @@ class ToolServers:
     async def complete(self, cantrip: Cantrip, recorded: Mapping[str, Any] | None = None) -> AsyncGenerator[Cantrip]:
         """Return a cantrip with the tools of its servers; keep the servers until the context ends.
 
-        Raises ToolServerError.
+        Raises ToolServerError, RuntimeClosed.
 
         The tools are those in the circle `recorded`, and for servers that it lacks, the ones that the server lists now.
         """
@@ -363,10 +367,7 @@ class ToolServers:
         """Keep a server's connection open while the context is open, without an entity. Raises RuntimeClosed."""
         used = self._find(server)
         try:
-            try:
-                await used.hold()
-            except (NotRunning, ShuttingDown) as gone:
-                raise RuntimeClosed("the runtime closes: it starts no server of tools") from gone
+            await used.hold()
             yield HeldServer(used)
         finally:
             await used.release()
@@ -471,8 +472,6 @@ class HeldServer:
                     return await self._used.pool.call(self._used, work, TRIES)
         except LostServer as lost:
             raise ToolServerError(f"server {server.name} was lost while it {what}: {lost}") from lost
-        except (NotRunning, ShuttingDown) as gone:
-            raise RuntimeClosed("the runtime closes: it starts no server of tools") from gone
         except TimeoutError:
             raise ToolServerError(f"server {server.name} has not {what} within {server.timeout:g} s") from None
 

@@ -44,7 +44,7 @@ from cantrip_actors.runtime.loom.lease_renewal import LeaseRenewal
 from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
 from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.mail.inbox import read_mail
-from cantrip_actors.terms.errors import CantripError, LoomError
+from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError
 from cantrip_actors.terms.value import Value
 from supervisors import NO_REPLY, Actor, Caller, Crash, ExitReason
 
@@ -410,7 +410,7 @@ class LoomWriter(Actor):
             self._access.attempt_to_write(append)
         except Postponed:
             return False
-        except LoomError as error:
+        except (LoomError, EntityEnded) as error:
             self._note_failure(error)
             raise
         except BaseException as error:  # this actor crashes, as it does when it writes itself
@@ -554,7 +554,7 @@ class LoomWriter(Actor):
         except (Unsure, Locked) as error:  # not retried: it may be in the store already, or each would wait as long
             self._note_failure(error)
             _fail_all(group, error)
-        except LoomError as error:
+        except (LoomError, EntityEnded) as error:  # EntityEnded: of an entity that its mail was for
             if len(group) > 1:  # write one by one: only the entity at fault gets the error
                 for caller in group:
                     await self._write([caller])
