@@ -14,6 +14,7 @@ This module does no I/O except in `File.read`, which only users call.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
@@ -30,6 +31,8 @@ F = TypeVar("F")
 
 LARGEST: Final = 20_000_000
 """Bytes of one file."""
+
+_URL: Final = re.compile(r"https://[^\s/?#]\S*")
 
 _LONGEST: Final = 8192
 """Characters of an address."""
@@ -314,7 +317,7 @@ def read_file(path: str | Path, make: Callable[[bytes], F], what: str, error: ty
 
 def check_url(url: str, what: str, example: str) -> str:
     """Return an https address. Raises InvalidFile for anything else."""
-    fits = isinstance(url, str) and url.startswith("https://") and len(url) <= _LONGEST and len(url.split()) == 1
+    fits = isinstance(url, str) and len(url) <= _LONGEST and _URL.fullmatch(url) is not None
     check(fits, what, f'an address as in "https://example.org/{example}"', url, InvalidFile)
     return url
 

@@ -73,7 +73,10 @@ class TestReading:
         with pytest.raises(InvalidImage, match=r"notes\.txt: image: expected a PNG"):
             Image.read(tmp_path / "notes.txt")
 
-    @pytest.mark.parametrize("url", ["http://example.org/a.png", "a.png", "https://a b", "https://" + "a" * 9000, 5])
+    @pytest.mark.parametrize(
+        "url",
+        ["http://example.org/a.png", "a.png", "https://a b", "https://" + "a" * 9000, 5, "https://", "https:///a.png"],
+    )
     def test_an_address_that_is_not_https_is_refused(self, url):
         with pytest.raises(InvalidImage, match="expected an address"):
             Image.at(url)

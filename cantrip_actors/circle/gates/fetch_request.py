@@ -216,7 +216,7 @@ async def _read_image(response: httpx.Response, url: httpx.URL) -> Image:
     if not whole:
         raise GateError(f"{_shorten(url)} is a picture of more than {LARGEST:,} bytes")
     try:
-        return Image(data)
+        return await anyio.to_thread.run_sync(Image, data)  # a digest of 20 MB takes long
     except InvalidImage as error:
         raise GateError(f"{_shorten(url)}: {error}") from error
 

@@ -159,6 +159,17 @@ class TestAnswers:
         got = await text(f"{site}/packed", max_bytes=1000)
         assert got == "x" * 1000 + "\n[cut after 1,000 bytes; there is more]"
 
+    async def test_an_image_is_made_in_a_worker_thread(self, site, monkeypatch):
+        threads = []
+
+        def make(data):
+            threads.append(threading.current_thread())
+            return Image(data)
+
+        monkeypatch.setattr(fetch_request, "Image", make)
+        assert not (await get(f"{site}/picture", allow_private=True, images=True)).is_error
+        assert threading.main_thread() not in threads
+
     async def test_a_picture_is_fetched_as_an_image_when_images_are_wanted(self, site):
         observation = await get(f"{site}/picture", allow_private=True, images=True)
         assert observation.images == (Image(png() + bytes(300_000)),)
