@@ -6,7 +6,8 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Runtime, gate, scripted
+from cantrip_actors import Cantrip, CantripError, Circle, Runtime, gate, scripted
+from cantrip_actors.records.records import Committed
 from cantrip_actors.wards import max_turns
 
 
@@ -63,3 +64,20 @@ async def test_the_loom_writer_restarts_when_it_crashes_in_the_task_of_an_entity
         assert len(sizes) >= crash_at
         await anyio.sleep(5)
         assert (await runtime.cast(spell(), "go")).result == "ok"
+
+
+@pytest.mark.rule("LOOM-1", "D-011")
+async def test_a_result_that_could_not_be_recorded_is_returned_to_no_caller() -> None:
+    answer = scripted([{"tool_calls": [{"gate": "done", "args": {"answer": "x"}}]}] * 9)
+    async with Runtime.open() as runtime:
+        store: Any = runtime._tree.store
+        append = store.append
+
+        def refuse_ends(records: Any, *more: Any, **named: Any) -> None:
+            if any(isinstance(record, Committed) and record.terminated for record in records):
+                raise ZeroDivisionError("a bug of the store")
+            append(records, *more, **named)
+
+        store.append = refuse_ends
+        with pytest.raises(CantripError):
+            await runtime.cast(Cantrip(answer, circle=Circle(["done"], [max_turns(9)])), "go")

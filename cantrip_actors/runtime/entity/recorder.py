@@ -104,6 +104,7 @@ class StepRecorder:
         is_failure = type(action) is Finish and action.outcome.error is not None
         if not is_failure:
             cell.error = None  # a failed query ends no episode if a fold mends it
+        before = cell.outcome
         if type(action) is Finish:
             cell.outcome = action.outcome  # the events of its records have it
         elif cell.episode is None and self.state.phase is not Phase.IDLE:
@@ -111,7 +112,13 @@ class StepRecorder:
         if records:
             if type(action) is Consult:
                 self.outgoing = [*self.outgoing, *make_timers(cell, action.request, moment)]
-            await self._append(records)
+            is_recorded = False
+            try:
+                await self._append(records)
+                is_recorded = True
+            finally:
+                if not is_recorded:
+                    cell.outcome = before  # the callers get what the log has
         if self.state.phase is Phase.OVER:
             environment.core.living.change(cell, Change.ENDS)
         if cell.spans is not None:
