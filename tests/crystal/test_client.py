@@ -9,6 +9,7 @@ import anyio
 import httpx
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from cantrip_actors.crystal import client as client_module
 from cantrip_actors.crystal.client import GRACE, Timeouts
@@ -575,8 +576,9 @@ async def test_a_compressed_answer_is_read_in_pieces_of_any_size(encoding):
     assert response.content == SAID.text
 
 
-async def test_an_answer_that_cannot_be_recorded_is_returned_with_a_warning(tmp_path, capsys):
-    async with FaultyServer([Reply(body("openai"))]) as server:
-        response = await put(made("openai", server.url, record=tmp_path))
+async def test_an_answer_that_cannot_be_recorded_is_returned_with_a_warning(tmp_path):
+    with capture_logs() as logs:
+        async with FaultyServer([Reply(body("openai"))]) as server:
+            response = await put(made("openai", server.url, record=tmp_path))
     assert response.content == SAID.text
-    assert "an answer cannot be recorded" in capsys.readouterr().err
+    assert "an answer cannot be recorded" in [log["event"] for log in logs]

@@ -303,7 +303,7 @@ async def test_a_program_that_waits_is_run_again_when_its_snapshot_is_lost(
         entity = await runtime.start(programs(waits), "go")
         await told(circles)
 
-        def lost(digest: str) -> Blob | None:
+        async def lost(digest: str) -> Blob | None:
             return None
 
         monkeypatch.setattr(runtime._tree.environment.snapshots, "_read", lost)

@@ -427,6 +427,9 @@ class Unpacking:
         Unpacking.made += len(made)
         return made
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._zlib, name)
+
 
 @pytest.mark.rule("X-07")
 async def test_a_compressed_answer_is_bounded_at_any_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
