@@ -422,7 +422,7 @@ class Client:
         if key and not (key.isascii() and key.isprintable()):
             raise CrystalError(f"{self.provider}: the API key has characters that no key has: was more copied than it?")
         headers = {
-            **REQUEST_HEADERS.get(),
+            **{name.lower(): value for name, value in REQUEST_HEADERS.get().items()},
             "content-type": "application/json",
             "accept": "text/event-stream, application/json",
             "accept-encoding": "identity",  # a compressed stream waits for its block to fill

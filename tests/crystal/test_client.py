@@ -16,6 +16,7 @@ from cantrip_actors.crystal.client import GRACE, Timeouts
 from cantrip_actors.crystal.constructors import anthropic, google, local, openai, openrouter
 from cantrip_actors.crystal.query import Query, ask
 from cantrip_actors.crystal.replay import recordings, replay
+from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, failing, garbage, rate_limited
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 from cantrip_actors.terms.messages import Invocation, Message
@@ -381,6 +382,22 @@ class TestFailures:
         async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
             await put(openai("gpt-test", api_key=KEY, client=client, headers={name: "Bearer of-the-gateway"}))
         assert requests[0].headers.get_list("authorization") == ["Bearer of-the-gateway"]
+
+    async def test_a_header_of_tracing_replaces_no_header_of_the_crystal_however_it_is_written(self):
+        requests = []
+
+        def handle(request):
+            requests.append(request)
+            return httpx.Response(200, content=body("openai"))
+
+        token = REQUEST_HEADERS.set({"X-Trace": "of-tracing", "TraceParent": "00-1"})
+        try:
+            async with httpx.AsyncClient(transport=httpx.MockTransport(handle)) as client:
+                await put(openai("gpt-test", api_key=KEY, client=client, headers={"x-trace": "of-the-caller"}))
+        finally:
+            REQUEST_HEADERS.reset(token)
+        assert requests[0].headers.get_list("x-trace") == ["of-the-caller"]
+        assert requests[0].headers["traceparent"] == "00-1"
 
     async def test_a_key_function_is_called_for_each_query(self):
         keys = iter(["first-key", "second-key"])
