@@ -83,7 +83,7 @@ def encode_value(value: msgspec.Struct, free: Sequence[Any]) -> bytes:
 
 
 def decode_value(line: bytes, decoder: msgspec.json.Decoder[V], what: str) -> V:
-    """Return the Struct of a line that `encode_value` wrote. Raises LoomError for one that is not a `what`."""
+    """Return the Struct of a line that `encode_value` wrote. Raises LoomError for another line, by the name `what`."""
     try:
         if b'"wide":' not in line:
             return decoder.decode(line)

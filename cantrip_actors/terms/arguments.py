@@ -114,7 +114,7 @@ def is_text(value: object) -> TypeGuard[str]:
 
 
 def is_visible(value: object) -> TypeGuard[str]:
-    """Return whether a value is a text with a visible character: a name of invisible ones alone is none."""
+    """Return whether a value is a text with a visible character, as a name has."""
     return is_text(value) and any(sign.isprintable() and not sign.isspace() for sign in value)
 
 

@@ -85,9 +85,9 @@ def ask_first(
     is denied. `unattended` replaces the setting of `Runtime.open` for this gate: "wait" for a decision however long it
     takes, or "deny" at once while no program follows requests.
 
-    The request is recorded before it is published, and the gate has not run at that point. The entity
-    is unloaded after `passivate_after` seconds: `runtime.requests()` lists the request and `runtime.decide(…)` decides
-    it, even days later in another process.
+    The request is recorded before it is published, and the gate has not run at that point. The entity is
+    unloaded after `passivate_after` seconds: `runtime.requests()` lists the request and `runtime.decide(…)` decides it,
+    even days later in another process.
 
     Raises InvalidCantrip for an invalid option.
     """

@@ -303,10 +303,10 @@ async def test_a_program_that_waits_is_run_again_when_its_snapshot_is_lost(
         entity = await runtime.start(programs(waits), "go")
         await told(circles)
 
-        async def lost(digest: str) -> Blob | None:
+        async def read_nothing(digest: str) -> Blob | None:
             return None
 
-        monkeypatch.setattr(runtime._tree.environment.snapshots, "_read", lost)
+        monkeypatch.setattr(runtime._tree.environment.snapshots, "_read", read_nothing)
         waits.set()
         with capture_logs() as logs:
             assert (await entity.episode()).result == [[1, 2], "found"]

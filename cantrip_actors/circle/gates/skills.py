@@ -128,8 +128,8 @@ def _read_skill(folder: Path, above: Path) -> Skill:
 def _parse_head(head: str, where: str) -> Any:
     """Return the value of a head.
 
-    References are refused: a few lines of them expand to more data than a machine holds. So are lists in
-    lists without an end: the time that the parser takes grows with the square of their depth.
+    References are refused: a few lines of them expand to more data than a machine holds. So are deeply
+    nested lists: the time that the parser takes grows with the square of their depth.
     """
     if len(head) > LONGEST_HEAD:
         raise InvalidCantrip(f"{where}: expected a head of at most {LONGEST_HEAD:,} characters, got {len(head):,}")

@@ -3,7 +3,7 @@
 `circle/gate_call.py` turns whatever a gate raises, and a gate that takes too long, into an observation. A crash beyond
 that boundary is a crash of this actor, which the entity's actor observes as its own.
 
-It is a child in the nursery of the entity's actor, and each call is bounded by its caller: a cancelled call has ended
+It is a child of the entity's actor, and each call is bounded by its caller: a cancelled call has ended
 when the entity continues. The circle actor for entities that write programs is in `program_actor.py`.
 """
 

@@ -218,7 +218,7 @@ class CrystalActor(Actor):
             if not watched:
                 await self._news.wait()
                 continue
-            look = await attempt(partial(self._look, posting, [one.handle for one in watched]))
+            look = await attempt(partial(self._look, posting, [query.handle for query in watched]))
             if isinstance(look, Failure):
                 why = text_of(look.exception)
                 _log.warning("posted queries cannot be looked at", crystal=self._name, why=why)

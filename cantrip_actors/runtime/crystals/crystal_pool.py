@@ -177,8 +177,8 @@ class Crystals:
         `now` is the time of the event loop.
         """
         entries = (entry() for entry in self._known.valuerefs())
-        found = [used.incarnation for used in entries if used is not None and used.started]
-        return [incarnation.get_status(now) for incarnation in found if incarnation is not None]
+        incarnations = [used.incarnation for used in entries if used is not None and used.started]
+        return [incarnation.get_status(now) for incarnation in incarnations if incarnation is not None]
 
     async def ask_status(self) -> list[CrystalStatus]:
         """Return the status of each crystal that has an actor, in the order of first use."""

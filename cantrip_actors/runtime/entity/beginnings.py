@@ -403,15 +403,15 @@ class Beginnings:
 
     async def _claim_name(self, name: str, tenant: str, lease: str) -> None:
         """Claim a name, so that no other process can use it before this entity has begun. Raises NameTaken."""
-        held: Held | None = None
+        holder: Held | None = None
         try:
             await self._tree.claim(lease)
         except Held as error:
-            held = error
+            holder = error
         if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
             raise NameTaken(f'an entity called "{name}" is there already: send to it, or give another name')
-        if held is not None:
-            raise NameTaken(f'another process is about to make an entity called "{name}"') from held
+        if holder is not None:
+            raise NameTaken(f'another process is about to make an entity called "{name}"') from holder
 
     def find_named(self, name: str, tenant: str = "") -> str | None:
         """Return the id of a tenant's long-lived entity with that name; None if it does not exist or has ended."""

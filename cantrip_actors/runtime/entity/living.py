@@ -103,9 +103,7 @@ class LoadedCells:
         self._background.discard(cell.entity_id)
         self._resting.pop(cell.entity_id, None)
         name = cell.plan.scoped_name
-        if (
-            name is not None and self._names.get(name) == cell.entity_id
-        ):  # else this one has ended, and another one has it
+        if name is not None and self._names.get(name) == cell.entity_id:  # another entity may have the name by now
             del self._names[name]
         if cell.parent is not None:
             siblings = self._below[cell.parent.entity_id]

@@ -64,10 +64,10 @@ class LoomLog:
         """Return the events of the next records after the one with this number."""
         numbered, last = self._loom.read_since(number, PAGE, settled=True)
         events = [
-            found
+            event
             for own, record in numbered
-            for found in self._read_record(own, record)
-            if found.position > self._after
+            for event in self._read_record(own, record)
+            if event.position > self._after
         ]
         return LoomPage(events, last, last != number)
 

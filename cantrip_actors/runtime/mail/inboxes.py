@@ -125,7 +125,7 @@ class Inboxes:
         root = entity_id if cell is None else cell.root.entity_id
         child = None if root == entity_id else entity_id
         mail, has_more = await self._core.in_store(partial(read_mail, self._core.store, root))
-        return [one for one in mail if one.mail.child == child], child is None and has_more
+        return [pending for pending in mail if pending.mail.child == child], child is None and has_more
 
     def detach(self, cell: Cell) -> None:
         """Detach the inbox of a cell that has ended, and fail the callers that will get no outcome here."""
@@ -628,8 +628,8 @@ class Inboxes:
     def _find_taking(self, entity_id: str, keys: Sequence[str]) -> list[Record]:
         """Return the records that have taken the intents with these keys, or withdrawn them."""
         store = self._core.store
-        taken = (row.taken for key in keys if (row := store.find_mail(entity_id, key)) is not None)
-        return [record for no in taken if no for record in store.records(entity_id, after=no - 1, limit=1)]
+        numbers = (row.taken for key in keys if (row := store.find_mail(entity_id, key)) is not None)
+        return [record for no in numbers if no for record in store.records(entity_id, after=no - 1, limit=1)]
 
     async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
         """Fail the callers that have waited long for an entity that no living node of a cluster can run."""

@@ -173,7 +173,8 @@ class Cluster:
         described = [self._describe_stranded(row.entity_id, f"it is quarantined: {row.why}") for row in quarantines]
         if members:
             why = "no living node serves its cantrip"
-            described += [self._describe_stranded(one.entity_id, why, members) for one in self._tables.unowned(MANY)]
+            unowned = self._tables.unowned(MANY)
+            described += [self._describe_stranded(entity.entity_id, why, members) for entity in unowned]
         return [stranded for stranded in described if stranded is not None]
 
     def _describe_stranded(

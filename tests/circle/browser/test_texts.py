@@ -1,4 +1,4 @@
-"""Texts, states and processes of a browser, without a browser: what is hidden, cut, named and stopped."""
+"""Texts, states and processes of a browser, without a browser: hidden secrets, bounds, names of files."""
 
 import asyncio
 import json

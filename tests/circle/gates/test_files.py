@@ -338,7 +338,7 @@ class TestSearch:
 def test_a_search_by_a_regular_expression_holds_one_file_in_memory(root):
     for number in range(20):
         (root / f"{number:02}.txt").write_text(("x" * 9_999 + "\n") * 100)
-    search(pattern="y", root=root, regex=True)  # what it imports does not count
+    search(pattern="y", root=root, regex=True)  # its imports do not count
     tracemalloc.start()
     try:
         assert search(pattern="xy", root=root, regex=True) == []
