@@ -122,7 +122,7 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "_ProcessCall.do",
         "what a step of a test raises is for the test, and does not end the process",
     ),
-    Boundary("cantrip_actors/testing/stepped_loop.py", "_TrioStep.do", "the same, and the event loop"),
+    Boundary("cantrip_actors/testing/stepped_loop.py", "SteppedLoop.run.step", "the same, and the event loop"),
     Boundary("cantrip_actors/runtime/face/owner.py", "Owner._run", "`open` and `close` raise it in the caller's task"),
     Boundary("cantrip_actors/observe/tracing.py", "attempt", "a span processor's exception has no effect"),
     Boundary(

@@ -2,18 +2,20 @@
 
 A state machine of Hypothesis is no async function: it calls one rule after the other. Between two rules the loop stands
 still, and so do its clock and its tasks: what a rule finds does not depend on how long Hypothesis needed to choose it.
-On asyncio each step is a `run_until_complete`. On trio the run is a guest, whose host is the caller of `run`.
+The loop runs in a thread, and its main task waits for the next step without giving way to any other task.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
+from collections.abc import Callable, Coroutine
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import anyio
+import anyio.abc
+import anyio.from_thread
+from anyio.lowlevel import EventLoopToken, current_token
 
 from supervisors.testing import virtual
 
@@ -28,22 +30,43 @@ class SteppedLoop:
     """
 
     def __init__(self, backend: str) -> None:
-        _, options = virtual(backend)
-        host = _AsyncioHost if backend == "asyncio" else _TrioHost
-        self._host: _Host = host(options, self._hold)
-        self._closes: anyio.Event | None = None
+        self._steps: SimpleQueue[Callable[[], Coroutine[Any, Any, None]] | None] = SimpleQueue()
+        self._result: Future[Any] | None = None
+        """The result of the newest step."""
         self._group: anyio.abc.TaskGroup | None = None
+        self._token: EventLoopToken
+        if backend == "trio":
+            _make_trio_repeatable()
+        thread = ThreadPoolExecutor(1, "cantrip-stepped-loop")
+        options = virtual(backend)[1]
+        self._end: Future[None] = thread.submit(anyio.run, self._hold, backend=backend, backend_options=options)
+        thread.shutdown(wait=False)
 
     async def _hold(self) -> None:
         """Hold the task group of the loop, from the first step to the last, in one task."""
-        self._closes = anyio.Event()
+        self._token = current_token()
         async with anyio.create_task_group() as self._group:
-            await self._closes.wait()
+            while (step := self._steps.get()) is not None:  # the thread waits, so nothing runs and no time passes
+                await step()
             self._group.cancel_scope.cancel()
 
     def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run an async function, and everything else in the loop meanwhile; return its result, or raise its error."""
-        return self._host.run(function)
+        result: Future[T] = Future()
+        self._result = result
+
+        async def step() -> None:
+            try:
+                result.set_result(await function())
+            except Exception as error:
+                result.set_exception(error)
+
+        self._steps.put(step)
+        wait((result, self._end), return_when=FIRST_COMPLETED)
+        if result.done():
+            return result.result()
+        self._end.result()
+        raise RuntimeError("the event loop is closed")
 
     def spawn(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start a task that lasts longer than a step. Called in the loop."""
@@ -52,128 +75,15 @@ class SteppedLoop:
 
     def close(self) -> None:
         """Cancel all tasks, and end the loop."""
-        if not self._host.is_over:
-            self._host.run(self._release)
-        self._host.close()
-
-    async def _release(self) -> None:
-        assert self._closes is not None, "likewise"
-        self._closes.set()
+        self._steps.put(None)
+        if self._group is not None and self._result is not None and not (self._result.done() or self._end.done()):
+            anyio.from_thread.run_sync(self._group.cancel_scope.cancel, token=self._token)  # ctrl-C left a step
+        wait((self._end,))
 
 
-class _Host(Protocol):
-    """Runs an event loop step by step."""
+def _make_trio_repeatable() -> None:
+    """Have trio run tasks in the same order each time: an example that Hypothesis repeats has to be the same."""
+    from trio._core import _run as scheduler
 
-    @property
-    def is_over(self) -> bool: ...
-
-    def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T: ...
-
-    def close(self) -> None: ...
-
-
-class _AsyncioHost:
-    def __init__(self, options: dict[str, Any], hold: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._runner = asyncio.Runner(loop_factory=options["loop_factory"])
-        self._loop = self._runner.get_loop()
-        self._holder = self._loop.create_task(hold())
-
-    @property
-    def is_over(self) -> bool:
-        return self._holder.done()
-
-    def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        task = self._loop.create_task(function())
-        self._loop.run_until_complete(asyncio.wait((task, self._holder), return_when=asyncio.FIRST_COMPLETED))
-        if not task.done():
-            task.cancel()
-            self._loop.run_until_complete(asyncio.wait((task,)))
-            self._holder.result()
-        return task.result()
-
-    def close(self) -> None:
-        if not self._holder.done():
-            self._loop.run_until_complete(asyncio.wait((self._holder,)))
-        self._runner.close()
-
-
-class _TrioHost:
-    def __init__(self, options: dict[str, Any], hold: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        import trio
-        from trio._core import _run as scheduler
-
-        # trio runs tasks in a random order, on purpose; an example that Hypothesis repeats has to be the same
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # noqa: SLF001  # as pytest-trio does
-        scheduler._r.seed(0)  # noqa: SLF001  # likewise
-        self._due: SimpleQueue[Callable[[], object]] = SimpleQueue()
-        self._end: list[Any] = []
-        self._step: _TrioStep[Any] | None = None
-        trio.lowlevel.start_guest_run(
-            partial(self._hold, hold),
-            clock=options["clock"],
-            run_sync_soon_threadsafe=self._due.put,
-            done_callback=self._end.append,
-            host_uses_signal_set_wakeup_fd=False,
-        )
-
-    async def _hold(self, hold: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        import trio
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._serve)
-            await hold()
-            nursery.cancel_scope.cancel()
-
-    async def _serve(self) -> None:
-        """Do the steps. Between two of them this task is always ready, so that the clock does not jump."""
-        import trio
-
-        while True:
-            while self._step is None:
-                await trio.lowlevel.checkpoint()
-            step, self._step = self._step, None
-            await step.do()
-
-    @property
-    def is_over(self) -> bool:
-        return bool(self._end)
-
-    def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._step = step = _TrioStep(function)
-        self._drive(lambda: step.is_done)
-        return step.take()
-
-    def _drive(self, is_done: Callable[[], bool]) -> None:
-        """Let the guest run until something is done. Raise its error if it ends before."""
-        while not is_done():
-            if self._end:
-                self._end[0].unwrap()
-                raise RuntimeError("the event loop is closed")
-            self._due.get()()
-
-    def close(self) -> None:
-        self._drive(lambda: self.is_over)
-
-
-class _TrioStep(Generic[T]):
-    """One function, whose error is for the caller of `run` and not for the loop."""
-
-    def __init__(self, function: Callable[[], Awaitable[T]]) -> None:
-        self._function = function
-        self._values: list[T] = []
-        self._error: Exception | None = None
-
-    @property
-    def is_done(self) -> bool:
-        return self._error is not None or bool(self._values)
-
-    async def do(self) -> None:
-        try:
-            self._values.append(await self._function())
-        except Exception as error:
-            self._error = error
-
-    def take(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return self._values[0]
+    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # noqa: SLF001  # as pytest-trio does
+    scheduler._r.seed(0)  # noqa: SLF001  # likewise
