@@ -111,7 +111,7 @@ async def _load_by_name(runtime: Runtime, entity_id: str, loom: str) -> tuple[En
     from cantrip_actors.cli.errors import UnknownRecipe
     from cantrip_actors.cli.recipe_sidecar import recipe_of
 
-    entity = await load_entity(runtime, runtime.get_entity(entity_id), loom, None, None)
+    entity = await load_entity(runtime, entity_id, loom, None, None)
     cantrip = None
     with suppress(UnknownRecipe):  # another process runs it; only forks need it here
         cantrip = recipe_of(loom, await runtime.read(lambda: runtime.loom.header_in_force(entity_id)))

@@ -359,6 +359,17 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((120, 40)).columns
 
 
+def read_intent(
+    intent: str, context: str | None, history: str | None, images: list[str] | None, files: list[str] | None
+) -> dict[str, Any]:
+    """Return an intent with its files, its context and its history, as arguments of a cast, a send or a post."""
+    return {
+        "context": None if context is None else read_context(context),
+        "history": read_history(history),
+        "intent": intent_with_files(intent, images, files),
+    }
+
+
 def intent_with_files(intent: str, images: list[str] | None, files: list[str] | None) -> Any:
     """Return the intent, with its images and files after it if there are any. Raises InvalidIntent, InvalidFile."""
     from cantrip_actors import File, Image, InvalidIntent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,14 +25,14 @@ from cantrip_actors.cli.command import (
     examples,
     finish,
     intent_with_files,
-    read_context,
-    read_history,
+    read_intent,
     report_errors,
     run,
     run_quietly,
     with_thread,
 )
 from cantrip_actors.cli.entities import Key, Name, RecipeOption, find_living
+from cantrip_actors.own_files.login import get_login
 
 if TYPE_CHECKING:
     from cantrip_actors import Episode, Runtime
@@ -57,8 +57,6 @@ def steer(
     """
 
     async def work(runtime: Runtime) -> str:
-        from cantrip_actors.own_files.login import get_login
-
         entity = runtime.get_entity(find_living(runtime.loom, name))
         await entity.steer(message, key=key, by=get_login())
         return entity.id
@@ -86,8 +84,6 @@ def interrupt(
     """
 
     async def work(runtime: Runtime) -> str:
-        from cantrip_actors.own_files.login import get_login
-
         entity = runtime.get_entity(find_living(runtime.loom, name))
         await entity.interrupt(why, now=now, key=key, by=get_login())
         return entity.id
@@ -126,11 +122,8 @@ def fork(
         from cantrip_actors.cli.cantrip_source import load_cantrip
         from cantrip_actors.cli.loom_views import Finder
         from cantrip_actors.cli.recipe_sidecar import recipe_of, remember
-        from cantrip_actors.own_files.login import get_login
 
-        data: Any = None if context is None else read_context(context)
-        earlier = read_history(history)
-        message = intent_with_files(intent, image, file)
+        message = read_intent(intent, context, history, image, file)
         own_cantrip = None if recipe is None else load_cantrip(recipe)
         check_exists(loom)
 
@@ -143,11 +136,9 @@ def fork(
                 remember(loom, cantrip, recipe)
             entity = await runtime.start_fork(
                 turn_id,
-                intent=message,
+                **message,
                 crystal=crystal,
                 cantrip=cantrip,
-                context=data,
-                history=earlier,
                 lasting=lasting,
                 key=key,
                 by=get_login(),

@@ -6,7 +6,7 @@ sidecar of the loom remembers (`recipe_sidecar.py`), or which is given.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,11 +37,9 @@ from cantrip_actors.cli.command import (
     examples,
     exit_code,
     finish,
-    intent_with_files,
     open_for_reading,
     print_rows,
-    read_context,
-    read_history,
+    read_intent,
     report_errors,
     run,
     run_quietly,
@@ -50,6 +48,7 @@ from cantrip_actors.cli.command import (
     with_thread,
 )
 from cantrip_actors.cli.listing import ListedCantrip, ListedLimit, ListedSince, ListedState, list_newest, make_selection
+from cantrip_actors.own_files.login import get_login
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
@@ -126,15 +125,13 @@ def cast_(
     with report_errors(json=as_json or events, loom=loom, line=events):
         from cantrip_actors.cli.recipe_sidecar import remember
 
-        data = None if context is None else read_context(context)
-        earlier = read_history(history)
-        message = intent_with_files(what[-1], image, file)
+        message = read_intent(what[-1], context, history, image, file)
         cantrip, recipe = _choose_cantrip(what[:-1], crystal, gate or (), system, max_turns)
 
         async def work(runtime: Runtime) -> Episode:
             if recipe is not None:
                 remember(loom, cantrip, recipe)  # so that another process can continue with it if this one dies
-            return with_thread(await runtime.cast(cantrip, message, context=data, history=earlier, key=key))
+            return with_thread(await runtime.cast(cantrip, **message, key=key))
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events, unattended=unattended)
         if events:
@@ -188,9 +185,7 @@ def invoke(
         from cantrip_actors.cli.cantrip_source import load_cantrip
         from cantrip_actors.cli.recipe_sidecar import remember
 
-        data = None if context is None else read_context(context)
-        earlier = read_history(history)
-        message = intent_with_files(intent, image, file)
+        message = read_intent(intent, context, history, image, file)
         cantrip = load_cantrip(recipe)
 
         async def work(runtime: Runtime) -> Episode:
@@ -199,7 +194,7 @@ def invoke(
                 problem = f'an entity called "{name}" is there already: cantrip send {name} "…", or cantrip stop {name}'
                 raise InvalidIntent(problem)
             remember(loom, cantrip, recipe)
-            entity = await runtime.invoke(cantrip, message, name=name, context=data, history=earlier, key=key)
+            entity = await runtime.invoke(cantrip, **message, name=name, key=key)
             return with_thread(await entity.episode())
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
@@ -269,17 +264,17 @@ def send(
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.cli.cantrip_source import load_cantrip
 
-        data = None if context is None else read_context(context)
-        earlier = read_history(history)
-        message = intent_with_files(intent, image, file)
+        message = read_intent(intent, context, history, image, file)
         cantrip = None if recipe is None else load_cantrip(recipe)
         check_exists(loom)
 
         async def work(runtime: Runtime) -> Episode:
-            entity = runtime.get_entity(_find_for_mail(runtime.loom, name, key))
-            if not runtime.loom.is_over(entity.id):
-                entity = await load_entity(runtime, entity, loom, cantrip, recipe)
-            return with_thread(await entity.send(message, context=data, history=earlier, key=key))
+            entity_id = _find_for_mail(runtime.loom, name, key)
+            if runtime.loom.is_over(entity_id):
+                entity = runtime.get_entity(entity_id)
+            else:
+                entity = await load_entity(runtime, entity_id, loom, cantrip, recipe)
+            return with_thread(await entity.send(**message, key=key))
 
         episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
         finish(episode, loom, as_json=as_json)
@@ -309,13 +304,11 @@ def post(
 
     async def work(runtime: Runtime) -> dict[str, str]:
         entity = runtime.get_entity(_find_for_mail(runtime.loom, name, key))
-        receipt = await entity.post(message, context=data, history=earlier, key=key)
+        receipt = await entity.post(**message, key=key)
         return {"entity_id": receipt.entity_id, "key": receipt.key, "state": receipt.state}
 
     with report_errors(json=as_json, loom=loom):
-        data = None if context is None else read_context(context)
-        earlier = read_history(history)
-        message = intent_with_files(intent, image, file)
+        message = read_intent(intent, context, history, image, file)
     _show_receipt(run_quietly(loom, work, as_json=as_json, backend=backend), loom, as_json=as_json)
 
 
@@ -362,7 +355,6 @@ def withdraw(
 
 async def _withdraw_intent(runtime: Runtime, name: str, key: str, why: str) -> dict[str, str]:
     from cantrip_actors.cli.loom_views import Finder
-    from cantrip_actors.own_files.login import get_login
 
     receipt = runtime.receipt(Finder(runtime.loom).entity(name), key)
     state = await receipt.withdraw(why, by=get_login())
@@ -420,15 +412,7 @@ def undo(
     Its old turns stay in the loom. An episode under way is interrupted first. If there is no intent to undo, the exit
     code is 1.
     """
-
-    async def work(runtime: Runtime) -> dict[str, str]:
-        entity = await load_entity(
-            runtime, runtime.get_entity(_find_for_mail(runtime.loom, name, None)), loom, cantrip, recipe
-        )
-        return {"entity_id": entity.id, "state": "undone" if await entity.undo(by=_login()) else NOTHING}
-
-    cantrip = _read_recipe(recipe, loom, as_json=as_json)
-    _show_change(run_quietly(loom, work, as_json=as_json, backend=backend), loom, as_json=as_json)
+    _change(name, recipe, loom, lambda entity: entity.undo(by=get_login()), "undone", as_json=as_json, backend=backend)
 
 
 @app.command(epilog=examples("cantrip compact notes", 'cantrip compact notes "Keep all names and addresses."'))
@@ -447,31 +431,33 @@ def compact(
     With instructions a crystal writes a summary of them. If there is nothing to fold, the exit code is 1.
     """
 
+    async def compact_entity(entity: Entity) -> bool:
+        return await entity.compact(instructions, by=get_login())
+
+    _change(name, recipe, loom, compact_entity, "compacted", as_json=as_json, backend=backend)
+
+
+def _change(
+    name: str,
+    recipe: str | None,
+    loom: str,
+    change: Callable[[Entity], Awaitable[bool]],
+    done: str,
+    *,
+    as_json: bool,
+    backend: Backend,
+) -> None:
+    """Change a long-lived entity with its cantrip, and print the receipt; exit with 1 if there was nothing to do."""
+
     async def work(runtime: Runtime) -> dict[str, str]:
-        entity = await load_entity(
-            runtime, runtime.get_entity(_find_for_mail(runtime.loom, name, None)), loom, cantrip, recipe
-        )
-        done = await entity.compact(instructions, by=_login())
-        return {"entity_id": entity.id, "state": "compacted" if done else NOTHING}
+        entity = await load_entity(runtime, find_living(runtime.loom, name), loom, cantrip, recipe)
+        return {"entity_id": entity.id, "state": done if await change(entity) else NOTHING}
 
-    cantrip = _read_recipe(recipe, loom, as_json=as_json)
-    _show_change(run_quietly(loom, work, as_json=as_json, backend=backend), loom, as_json=as_json)
-
-
-def _login() -> str:
-    from cantrip_actors.own_files.login import get_login
-
-    return get_login()
-
-
-def _read_recipe(recipe: str | None, loom: str, *, as_json: bool) -> Cantrip | None:
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.cli.cantrip_source import load_cantrip
 
-        return None if recipe is None else load_cantrip(recipe)
-
-
-def _show_change(receipt: dict[str, str], loom: str, *, as_json: bool) -> None:
+        cantrip = None if recipe is None else load_cantrip(recipe)
+    receipt = run_quietly(loom, work, as_json=as_json, backend=backend)
     _show_receipt(receipt, loom, as_json=as_json)
     if receipt["state"] == NOTHING:
         raise typer.Exit(FAILED)
@@ -574,7 +560,6 @@ def resume(
         from cantrip_actors import CantripError
         from cantrip_actors.cli.cantrip_source import load_cantrip
         from cantrip_actors.loom import Held
-        from cantrip_actors.own_files.login import get_login
 
         cantrip = None if recipe is None else load_cantrip(recipe)
         check_exists(loom)
@@ -674,7 +659,7 @@ def _find_for_mail(loom: Loom, name: str, key: str | None) -> str:
 
 
 async def load_entity(
-    runtime: Runtime, entity: Entity, loom: str, own_cantrip: Cantrip | None, recipe: str | None
+    runtime: Runtime, entity_id: str, loom: str, own_cantrip: Cantrip | None, recipe: str | None
 ) -> Entity:
     """Load an entity with its cantrip, unless another process runs it: that one answers, with its own cantrip.
 
@@ -684,11 +669,12 @@ async def load_entity(
     from cantrip_actors.cli.recipe_sidecar import recipe_of
     from cantrip_actors.loom import Held
 
+    entity = runtime.get_entity(entity_id)
     if recipe is None and any(node.is_living for node in await runtime.cluster.nodes()):
         return entity  # a node runs it
     try:
-        cantrip = recipe_of(loom, runtime.loom.header_in_force(entity.id), own_cantrip, recipe)
-        return await runtime.resume(entity.id, cantrip=cantrip)
+        cantrip = recipe_of(loom, runtime.loom.header_in_force(entity_id), own_cantrip, recipe)
+        return await runtime.resume(entity_id, cantrip=cantrip)
     except Held:
         if recipe is not None:
             raise
@@ -699,9 +685,8 @@ async def load_entity(
 
 
 def _end(name: str, loom: str, *, as_json: bool, stops: bool = False) -> None:
-
     async def work(runtime: Runtime) -> tuple[str, str]:
-        entity_id, by = find_living(runtime.loom, name), _login()
+        entity_id, by = find_living(runtime.loom, name), get_login()
         if stops:
             await runtime.get_entity(entity_id).stop(by=by)
         else:

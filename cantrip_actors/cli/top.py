@@ -37,18 +37,14 @@ ARROWS: Final = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "do
 LONGEST: Final = 0.25
 """Seconds between two checks of the terminal's size."""
 
-
 PAGE: Final = 200
 """Turns that a service is asked for at a time."""
-
-_IS_LOOM: Final = "this is a loom: give --url to act on a service"
 
 
 class OverviewSource(Protocol):
     """A source of overviews. Methods are called in a thread, and raise `Unreachable`."""
 
     name: str
-    can_act: bool
 
     def look(self) -> Mapping[str, Any]:
         """Return an overview."""
@@ -56,20 +52,9 @@ class OverviewSource(Protocol):
     def turns(self, entity_id: str) -> list[str]:
         """Return the turns of an entity as lines."""
 
-    def find_request(self, entity_id: str) -> Request | None:
-        """Return the open request of an entity."""
-
-    def decide(self, request: Request, decision: str, note: str) -> str:
-        """Decide this request, and return the result as text."""
-
-    def act(self, what: str, entity_id: str, text: str) -> str:
-        """Act on an entity, and return the result as text."""
-
 
 class LoomSource:
-    """A loom, read from its store."""
-
-    can_act = False
+    """A loom, read from its store. It has no listener, so nothing acts on its entities."""
 
     def __init__(self, loom: Loom, name: str) -> None:
         from cantrip_actors.observe.overview import Overview
@@ -97,23 +82,9 @@ class LoomSource:
             raise Unreachable(str(error)) from error
         return [line for turn in turns for line in _turn_lines(turn.sequence, turn.utterance, turn.observation)]
 
-    def find_request(self, entity_id: str) -> Request | None:  # noqa: ARG002
-        """Refuse: a loom has no listener."""
-        raise Unreachable(_IS_LOOM)
-
-    def decide(self, request: Request, decision: str, note: str) -> str:  # noqa: ARG002
-        """Refuse: a loom has no listener."""
-        raise Unreachable(_IS_LOOM)
-
-    def act(self, what: str, entity_id: str, text: str) -> str:  # noqa: ARG002
-        """Refuse: a loom has no listener."""
-        raise Unreachable(_IS_LOOM)
-
 
 class ServiceSource:
-    """A service, through its API."""
-
-    can_act = True
+    """A service, through its API, which also acts on entities."""
 
     def __init__(self, service: ServiceClient) -> None:
         self.name = service.url
@@ -148,16 +119,20 @@ class ServiceSource:
         self._ask("POST", f"requests/{quote(request.id, safe='')}", {"decision": decision, "note": note})
         return f"{short(request.entity or request.id)}: {decision} is done"
 
-    def act(self, what: str, entity_id: str, text: str) -> str:
-        """Act on an entity, and return the result as text."""
-        match what:
-            case "interrupt":
-                self._ask("POST", f"entities/{entity_id}/interrupt", {"why": "cantrip top"})
-            case "steer":
-                self._ask("POST", f"entities/{entity_id}/steer", {"text": text})
-            case _:
-                self._ask("DELETE", f"entities/{entity_id}?reason=cantrip+top")
-        return f"{short(entity_id)}: {what} is done"
+    def interrupt(self, entity_id: str) -> str:
+        """Interrupt an entity, and return the result as text."""
+        self._ask("POST", f"entities/{entity_id}/interrupt", {"why": "cantrip top"})
+        return f"{short(entity_id)}: interrupt is done"
+
+    def steer(self, entity_id: str, text: str) -> str:
+        """Steer an entity, and return the result as text."""
+        self._ask("POST", f"entities/{entity_id}/steer", {"text": text})
+        return f"{short(entity_id)}: steer is done"
+
+    def stop(self, entity_id: str) -> str:
+        """Stop an entity, and return the result as text."""
+        self._ask("DELETE", f"entities/{entity_id}?reason=cantrip+top")
+        return f"{short(entity_id)}: stop is done"
 
 
 def _turn_lines(sequence: int, said: str, observed: str) -> Iterator[str]:
@@ -191,7 +166,7 @@ def top(
         else:
             from cantrip_actors.cli.top_screen import TopSelections
 
-            _Screen(source, TopSelections(source.name, can_act=source.can_act), interval).run()
+            _Screen(source, TopSelections(source.name, can_act=isinstance(source, ServiceSource)), interval).run()
 
 
 @contextmanager
@@ -323,23 +298,24 @@ class _Screen:
             view.selected = view.shown[min(max(0, at), len(view.shown) - 1)]
 
     def _begin_action(self, key: str) -> None:
-        view, entity = self._view, self._view.selected
-        if not view.can_act:
-            view.note = _IS_LOOM
+        view, entity, service = self._view, self._view.selected, self._source
+        if not isinstance(service, ServiceSource):
+            view.note = "this is a loom: give --url to act on a service"
         elif not entity:
             view.note = "select an entity first: ↑ ↓"
         elif key == "t":
-            self._ask(f"tell {short(entity)}:", lambda text: self._act("steer", entity, text))
+            self._ask(f"tell {short(entity)}:", lambda text: self._note(lambda: service.steer(entity, text)))
         elif key == "k":
-            self._ask(f"stop {short(entity)} and everything below it? y/n", lambda text: self._stop(entity, text))
+            question = f"stop {short(entity)} and everything below it? y/n"
+            self._ask(question, lambda text: self._note(lambda: service.stop(entity)) if _is_yes(text) else None)
         elif key == "i":
-            self._act("interrupt", entity, "")
+            self._note(lambda: service.interrupt(entity))
         else:
-            self._do(lambda: self._show_request(entity, "allow" if key == "a" else "deny"))
+            self._do(lambda: self._show_request(service, entity, "allow" if key == "a" else "deny"))
 
-    def _show_request(self, entity: str, decision: str) -> None:
+    def _show_request(self, service: ServiceSource, entity: str, decision: str) -> None:
         """Show the request of an entity, and ask for the decision about this one and no later one."""
-        request = self._source.find_request(entity)
+        request = service.find_request(entity)
         if request is None:
             self._view.note = f"{short(entity)} asks nothing"
             return
@@ -351,26 +327,19 @@ class _Screen:
             return
 
         def decide(text: str) -> None:
-            if decision == "deny":
-                self._do(lambda: self._decide(request, decision, text))
-            elif text.strip().lower() in ("y", "yes"):
-                self._do(lambda: self._decide(request, decision, ""))
+            if decision == "deny" or _is_yes(text):
+                self._note(lambda: service.decide(request, decision, text if decision == "deny" else ""))
 
         self._ask("allow it? y/n" if decision == "allow" else "deny it, because:", decide)
         self._view.request = request
 
-    def _decide(self, request: Request, decision: str, note: str) -> None:
-        self._view.note = self._source.decide(request, decision, note)
+    def _note(self, act: Callable[[], str]) -> None:
+        """Show what an action returns."""
 
-    def _stop(self, entity: str, text: str) -> None:
-        if text.strip().lower() in ("y", "yes"):
-            self._act("stop", entity, "")
+        def note() -> None:
+            self._view.note = act()
 
-    def _act(self, what: str, entity: str, text: str) -> None:
-        def act() -> None:
-            self._view.note = self._source.act(what, entity, text)
-
-        self._do(act)
+        self._do(note)
 
     def _do(self, work: Callable[[], None]) -> None:
         try:
@@ -400,6 +369,10 @@ class _Screen:
             self._typed = self._typed[:-1]
         elif len(key) == 1 and key.isprintable():
             self._typed += key
+
+
+def _is_yes(text: str) -> bool:
+    return text.strip().lower() in ("y", "yes")
 
 
 def _parse_keys(text: str) -> Iterator[str]:
