@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 FinishRequest = Callable[[int, str], object]
 """Called with the status of the answer, and with the error that the request ended with; empty if there is none."""
-
-
-class HttpRequest(NamedTuple):
-    """A request. `route` is a template, without ids; `path` and `scheme` are empty if they are not known."""
-
-    method: str
-    route: str
-    traceparent: str | None = None
-    path: str = ""
-    scheme: str = ""
 
 
 def ignore_end(_status: int, _error: str) -> None:
     """Do nothing at the end of a request."""
 
 
-def find_error(status: int, error: str) -> str:
-    """Return the `error.type` of a request: the class of its error, or the status of a failure of the service.
+@dataclass(slots=True)
+class RequestEnd:
+    """How a request ended. `error` is the `error.type`; a mistake of the client is not an error of the service."""
 
-    A mistake of the client is not an error of the service.
-    """
-    return error or (str(status) if status >= 500 else "")
+    status: int = 0
+    error: str = ""
+
+    def note(self, status: int, error: str = "") -> None:
+        """Note the status of the answer, and the class of the error, if any."""
+        self.status, self.error = status, error or (str(status) if status >= 500 else "")

@@ -22,7 +22,7 @@ from cantrip_actors.observe.counters import Counters
 from cantrip_actors.observe.crashes import Crashes
 from cantrip_actors.observe.measuring import Measuring
 from cantrip_actors.observe.metrics import LEGACY, METRICS, PER_TENANT, TENANT, Metric
-from cantrip_actors.observe.requests import FinishRequest, HttpRequest, find_error, ignore_end
+from cantrip_actors.observe.requests import FinishRequest, RequestEnd
 from cantrip_actors.observe.settings import OnContent, TracingSettings
 from cantrip_actors.runtime.events.instrument import EpisodeSpans, Fact, Instrument
 from cantrip_actors.terms.arguments import check, check_choice, check_kind
@@ -150,26 +150,19 @@ class Telemetry(Instrument):
         of the error that the request ended with, if any. If the server is instrumented already, there is no other
         span. The time of the request is counted by route and status.
         """
-        began, ends = time.perf_counter(), list[tuple[int, str]]()
+        began, end = time.perf_counter(), RequestEnd()
+        span: AbstractContextManager[None] = nullcontext()
+        if self._settings is not None:
+            from cantrip_actors.observe.tracing import request_span
+
+            attributes = {names.HTTP_METHOD: method, names.ROUTE: route, names.PATH: path, names.SCHEME: scheme}
+            span = request_span(self._settings, f"{method} {route}", attributes, traceparent, end)
         try:
-            with self._trace_request(HttpRequest(method, route, traceparent, path, scheme)) as finish:
-
-                def end(status: int, error: str = "") -> None:
-                    ends[:] = [(status, find_error(status, error))]
-                    finish(*ends[0])
-
-                yield end
+            with span:
+                yield end.note
         finally:
-            status, error = ends[0] if ends else (0, "")
-            labels = (method, route, str(status or ""), scheme, error)
+            labels = (method, route, str(end.status or ""), scheme, end.error)
             self.counters.observe(names.HTTP_DURATION, labels, time.perf_counter() - began)
-
-    def _trace_request(self, request: HttpRequest) -> AbstractContextManager[FinishRequest]:
-        if self._settings is None:
-            return nullcontext(ignore_end)
-        from cantrip_actors.observe.tracing import request_span
-
-        return request_span(self._settings, request)
 
     # What the runtime calls
 

@@ -46,7 +46,7 @@ from cantrip_actors.observe import names
 from cantrip_actors.observe.backfill import RecordedSpan, build_spans, emit, find_parent_trace
 from cantrip_actors.observe.content import QueryMessages, build_definitions, build_output, dump_text
 from cantrip_actors.observe.measuring import get_address, get_error_type, get_method, get_tool_type
-from cantrip_actors.observe.requests import FinishRequest, HttpRequest, ignore_end
+from cantrip_actors.observe.requests import RequestEnd
 from cantrip_actors.observe.usage import build_usage_attributes
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.cell import Bound, Cell
@@ -617,42 +617,32 @@ def find_parent(variables: ContextVariables, variable: ContextVar[Any], mail: st
     return trace.set_span_in_context(trace.NonRecordingSpan(remote), context)
 
 
-def _finish_request(span: Span, status: int, error: str) -> None:
-    """Note the status of the answer to a request, and the error that it ended with, if any."""
-    if status:
-        span.set_attribute(names.STATUS, status)
-    if error:
-        span.set_attribute(names.ERROR, error)
-        span.set_status(Status(StatusCode.ERROR))
-
-
 @contextmanager
-def request_span(settings: TracingSettings, request: HttpRequest) -> Iterator[FinishRequest]:
-    """Make a request the current span in this block, below the span that its `traceparent` names.
+def request_span(
+    settings: TracingSettings, name: str, attributes: Mapping[str, str], traceparent: str | None, end: RequestEnd
+) -> Iterator[None]:
+    """Make a request the current span in this block, below the span that `traceparent` names.
 
     If the server is instrumented already, its span remains the current one. Use it in a plain coroutine.
     """
-    if trace.get_current_span().get_span_context().is_valid:
-        yield ignore_end
-        return
-    remote = parse_traceparent(request.traceparent)
+    span: Span | None = None
+    remote = parse_traceparent(traceparent)
     parent = otel.Context() if remote is None else trace.set_span_in_context(trace.NonRecordingSpan(remote))
-    attributes = {names.HTTP_METHOD: request.method, names.ROUTE: request.route}
-    attributes |= {name: value for name, value in ((names.PATH, request.path), (names.SCHEME, request.scheme)) if value}
-    start = partial(
-        settings.tracer.start_span, f"{request.method} {request.route}", parent, SpanKind.SERVER, attributes
-    )
-    span = attempt("a request is not traced", start)
+    if not trace.get_current_span().get_span_context().is_valid:
+        present = {key: value for key, value in attributes.items() if value}
+        start = partial(settings.tracer.start_span, name, parent, SpanKind.SERVER, present)
+        span = attempt("a request is not traced", start)
     if span is None:
-        yield ignore_end
+        yield
         return
-    finish = partial(_finish_request, span)
     token = otel.attach(trace.set_span_in_context(span, parent))
     try:
-        yield lambda status, error: attempt("a request is not traced", partial(finish, status, error))
+        yield
     finally:
         otel.detach(token)
-        attempt("a request is not traced", span.end)
+        if end.status:
+            attempt("a request is not traced", partial(span.set_attribute, names.STATUS, end.status))
+        attempt("a request is not traced", partial(_end, _OpenSpan(span, parent), end.error or None))
 
 
 async def backfill(settings: TracingSettings, core: Tree, cell: Cell) -> None:
