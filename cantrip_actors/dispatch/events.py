@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -186,7 +185,7 @@ Event: TypeAlias = (
     | Closed
 )
 
-KINDS: Mapping[str, type[Any]] = MappingProxyType({cls.__struct_config__.tag: cls for cls in get_args(Event)})
+KINDS: Mapping[str, type[Any]] = {cls.__struct_config__.tag: cls for cls in get_args(Event)}
 
 
 class Entry(Value, frozen=True):

@@ -25,7 +25,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from cantrip_actors.dispatch.mistakes import Parsed
@@ -195,16 +194,14 @@ def _read_scalar(text: str) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-CELLS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
-    {
-        "skill_chain": _split_list,
-        "gates": _split_list,
-        "wards": _read_wards,
-        "budget": _read_amount,
-        "max_iterations": _read_scalar,
-        "review_cap": _read_scalar,
-    }
-)
+CELLS: Mapping[str, Callable[[str], Any]] = {
+    "skill_chain": _split_list,
+    "gates": _split_list,
+    "wards": _read_wards,
+    "budget": _read_amount,
+    "max_iterations": _read_scalar,
+    "review_cap": _read_scalar,
+}
 
 # ------------------------------------------------------------------------------------------------------------ sections
 
@@ -299,25 +296,26 @@ def _skip_section(section: Section, read: Parsed) -> None:
 
 
 INNER = frozenset({"acceptance criteria", "scope boundaries", "source files", "files modified"})
-SECTIONS: Mapping[str, Callable[[Section, Parsed], None]] = MappingProxyType(
-    {
-        "metadata": _read_metadata,
-        "objective": partial(_read_prose, "objective"),
-        "acceptance criteria": partial(_read_list, "acceptance", _BULLET, "- [ ] and a criterion", _read_criterion),
-        "scope boundaries": partial(_read_list, "scope", _LINE, "- what is not addressed", _read_text),
-        "background": partial(_read_prose, "background"),
-        "related files": _skip_section,
-        "source files": partial(_read_list, "sources", _BULLET, "- `/path` — why it matters", _read_source),
-        "files modified": partial(_refuse_entries, "a modified file", _BULLET),
-        "technical context": partial(_read_prose, "technical_context"),
-        "tasks": partial(_read_list, "tasks", _NUMBER, "1. and a task", _read_text),
-        "verification gate": partial(_read_prose, "verification"),
-        "outputs": partial(_read_list, "outputs", _BULLET, "- a path", _read_text),
-        "lessons": partial(_read_list, "lessons", _BULLET, "- what was learned", _read_text),
-        "steps": partial(_read_list, "steps", _NUMBER, "1. and a step", _read_step),
-        "progress": partial(_refuse_entries, "progress", _HEADING),
-    }
-)
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {"acceptance": Rule.ACCEPTANCE, "sources": Rule.SOURCES, "tasks": Rule.TASKS, "scope": Rule.SECTIONS}
-)
+SECTIONS: Mapping[str, Callable[[Section, Parsed], None]] = {
+    "metadata": _read_metadata,
+    "objective": partial(_read_prose, "objective"),
+    "acceptance criteria": partial(_read_list, "acceptance", _BULLET, "- [ ] and a criterion", _read_criterion),
+    "scope boundaries": partial(_read_list, "scope", _LINE, "- what is not addressed", _read_text),
+    "background": partial(_read_prose, "background"),
+    "related files": _skip_section,
+    "source files": partial(_read_list, "sources", _BULLET, "- `/path` — why it matters", _read_source),
+    "files modified": partial(_refuse_entries, "a modified file", _BULLET),
+    "technical context": partial(_read_prose, "technical_context"),
+    "tasks": partial(_read_list, "tasks", _NUMBER, "1. and a task", _read_text),
+    "verification gate": partial(_read_prose, "verification"),
+    "outputs": partial(_read_list, "outputs", _BULLET, "- a path", _read_text),
+    "lessons": partial(_read_list, "lessons", _BULLET, "- what was learned", _read_text),
+    "steps": partial(_read_list, "steps", _NUMBER, "1. and a step", _read_step),
+    "progress": partial(_refuse_entries, "progress", _HEADING),
+}
+RULES: Mapping[str, Rule] = {
+    "acceptance": Rule.ACCEPTANCE,
+    "sources": Rule.SOURCES,
+    "tasks": Rule.TASKS,
+    "scope": Rule.SECTIONS,
+}

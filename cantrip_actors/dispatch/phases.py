@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
 from cantrip_actors.dispatch.contract import Contract
@@ -34,7 +33,7 @@ REVIEW, FIXING = "code-review", "fix-feedback"
 MINIMAL = ("debug", "tests", "plan", "implement", REVIEW, "verify")
 STANDARD = (*MINIMAL, "uat", "docs")
 FULL = (*STANDARD[:3], "architecture", *STANDARD[3:])
-ORDERS: Mapping[Depth, tuple[str, ...]] = MappingProxyType({"minimal": MINIMAL, "standard": STANDARD, "full": FULL})
+ORDERS: Mapping[Depth, tuple[str, ...]] = {"minimal": MINIMAL, "standard": STANDARD, "full": FULL}
 CHECKPOINTS = frozenset({"architecture", "verify"})
 """The phases that a human has to approve before the next begins."""
 
@@ -48,20 +47,18 @@ class Criterion(NamedTuple):
 
 
 _TESTS = Criterion("tests", "the tests as they stand in their file", 50)
-CRITERIA: Mapping[str, tuple[Criterion, ...]] = MappingProxyType(
-    {
-        "debug": (Criterion("root_cause", "the root cause"),),
-        "tests": (_TESTS,),
-        "plan": (Criterion("plan", "the plan"),),
-        "architecture": (Criterion("architecture", "the design, and what it touches"),),
-        "implement": (Criterion("changes", "what was changed"), _TESTS),
-        REVIEW: (Criterion("review", "what the review looked at, and its verdict"),),
-        FIXING: (Criterion("fixes", "what was done about each finding"),),
-        "verify": (Criterion("verification", "what was run, and its real output"),),
-        "uat": (Criterion("acceptance", "what a user tried, and saw"),),
-        "docs": (Criterion("docs", "which pages say it now"),),
-    }
-)
+CRITERIA: Mapping[str, tuple[Criterion, ...]] = {
+    "debug": (Criterion("root_cause", "the root cause"),),
+    "tests": (_TESTS,),
+    "plan": (Criterion("plan", "the plan"),),
+    "architecture": (Criterion("architecture", "the design, and what it touches"),),
+    "implement": (Criterion("changes", "what was changed"), _TESTS),
+    REVIEW: (Criterion("review", "what the review looked at, and its verdict"),),
+    FIXING: (Criterion("fixes", "what was done about each finding"),),
+    "verify": (Criterion("verification", "what was run, and its real output"),),
+    "uat": (Criterion("acceptance", "what a user tried, and saw"),),
+    "docs": (Criterion("docs", "which pages say it now"),),
+}
 """The exit criteria of each phase. No phase passes by itself."""
 
 

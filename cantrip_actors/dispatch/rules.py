@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from cantrip_actors.dispatch import events as e
@@ -45,28 +44,26 @@ class Permission(NamedTuple):
     never_blank: tuple[str, ...] = ()
 
 
-MAY_WRITE: Mapping[type[Any], Permission] = MappingProxyType(
-    {
-        e.Dispatched: Permission(ABOVE),
-        e.StatusChanged: Permission(ANYBODY),  # the status machine is stricter
-        e.Recovered: Permission(RUNTIME),
-        e.Progressed: Permission(ANYBODY, never_blank=("text",)),
-        e.OutputWritten: Permission(INSIDE, while_active=True, never_blank=("path",)),
-        e.Decided: Permission(ANYBODY, never_blank=("decided", "why", "rejected", "implications")),
-        e.Approved: Permission(HUMAN),
-        e.Unblocked: Permission(ABOVE, never_blank=("note",)),
-        e.Folded: Permission(INSIDE, while_active=True),
-        e.DoneRefused: Permission(RUNTIME, while_active=True, never_blank=("text",)),
-        e.StepAdvanced: Permission(INSIDE, while_active=True),
-        e.StepSkipped: Permission(ANYBODY),
-        e.StepReturned: Permission(ANYBODY),
-        e.PhasePassed: Permission(INSIDE, while_active=True),
-        e.PhaseFailed: Permission(INSIDE, while_active=True),
-        e.PhaseApproved: Permission(HUMAN),
-        e.ReviewReturned: Permission(INSIDE, while_active=True),
-        e.Closed: Permission(ABOVE | RUNTIME),
-    }
-)
+MAY_WRITE: Mapping[type[Any], Permission] = {
+    e.Dispatched: Permission(ABOVE),
+    e.StatusChanged: Permission(ANYBODY),  # the status machine is stricter
+    e.Recovered: Permission(RUNTIME),
+    e.Progressed: Permission(ANYBODY, never_blank=("text",)),
+    e.OutputWritten: Permission(INSIDE, while_active=True, never_blank=("path",)),
+    e.Decided: Permission(ANYBODY, never_blank=("decided", "why", "rejected", "implications")),
+    e.Approved: Permission(HUMAN),
+    e.Unblocked: Permission(ABOVE, never_blank=("note",)),
+    e.Folded: Permission(INSIDE, while_active=True),
+    e.DoneRefused: Permission(RUNTIME, while_active=True, never_blank=("text",)),
+    e.StepAdvanced: Permission(INSIDE, while_active=True),
+    e.StepSkipped: Permission(ANYBODY),
+    e.StepReturned: Permission(ANYBODY),
+    e.PhasePassed: Permission(INSIDE, while_active=True),
+    e.PhaseFailed: Permission(INSIDE, while_active=True),
+    e.PhaseApproved: Permission(HUMAN),
+    e.ReviewReturned: Permission(INSIDE, while_active=True),
+    e.Closed: Permission(ABOVE | RUNTIME),
+}
 
 
 def refusal(record: Record | None, entry: Entry) -> Refusal | None:

@@ -20,7 +20,6 @@ completed, failed and rejected are the end. Everything else is refused, and the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Literal, TypeAlias, get_args
 
 Status: TypeAlias = Literal["queued", "active", "blocked", "completed", "failed", "rejected"]
@@ -30,9 +29,7 @@ TERMINAL: frozenset[Status] = frozenset({"completed", "failed", "rejected"})
 Capacity: TypeAlias = Literal["worker", "supervisor", "orchestrator", "human"]
 """The capacity in which an entry is written. The supervisor is the runtime itself."""
 
-ALIASES: Mapping[str, Status] = MappingProxyType(
-    {"in-progress": "active", "done": "completed", "complete": "completed"}
-)
+ALIASES: Mapping[str, Status] = {"in-progress": "active", "done": "completed", "complete": "completed"}
 """Other words for statuses in texts. Only a parser may use them."""
 
 WORKER: frozenset[Capacity] = frozenset({"worker"})
@@ -42,19 +39,17 @@ HUMAN: frozenset[Capacity] = frozenset({"human"})
 ABOVE: frozenset[Capacity] = frozenset({"orchestrator", "human"})
 ANYBODY = INSIDE | ABOVE
 
-TABLE: Mapping[tuple[Status, Status], frozenset[Capacity]] = MappingProxyType(
-    {
-        ("queued", "active"): WORKER,
-        ("active", "blocked"): INSIDE,
-        ("active", "completed"): WORKER,
-        ("active", "queued"): RUNTIME,
-        ("active", "failed"): RUNTIME,
-        ("blocked", "failed"): RUNTIME,
-        ("blocked", "queued"): ABOVE,
-        ("queued", "rejected"): ABOVE,
-        ("blocked", "rejected"): ABOVE,
-    }
-)
+TABLE: Mapping[tuple[Status, Status], frozenset[Capacity]] = {
+    ("queued", "active"): WORKER,
+    ("active", "blocked"): INSIDE,
+    ("active", "completed"): WORKER,
+    ("active", "queued"): RUNTIME,
+    ("active", "failed"): RUNTIME,
+    ("blocked", "failed"): RUNTIME,
+    ("blocked", "queued"): ABOVE,
+    ("queued", "rejected"): ABOVE,
+    ("blocked", "rejected"): ABOVE,
+}
 
 
 def legal_next(status: Status, by: Capacity | None = None) -> tuple[Status, ...]:

@@ -346,7 +346,8 @@ async def test_keys_change_entities_of_a_service() -> None:
         napping = await on.post("casts", {"cantrip": "echo", "intent": "nap 60"}, 201)
 
         async def act(what: str, entity: str, text: str = "") -> Any:
-            return await to_thread.run_sync(source.act, what, entity, text)
+            arguments = (entity, text) if text else (entity,)
+            return await to_thread.run_sync(getattr(source, what), *arguments)
 
         while not (await on.get("requests"))["items"]:
             await anyio.sleep(0.02)
