@@ -173,12 +173,13 @@ def spending(
     """Sum up what an entity and everything below it have used, by days, months or intents."""
     with open_for_reading(loom, json=as_json) as (opened, finder):
         from cantrip_actors.cli import loom_views as views
+        from cantrip_actors.loom.export.shapes import usage_shape
         from cantrip_actors.loom.export.spending import read_spending
         from cantrip_actors.terms.period import find_zone
 
         find_zone(zone, typer.BadParameter)
         spent = read_spending(opened, finder.owner(entity), per.value, zone)
-        rows = [{"period": period, "usage": output.build_usage(usage)} for period, usage in spent]
+        rows = [{"period": period, "usage": usage_shape(usage)} for period, usage in spent]
         print_rows(rows, views.spending_table(spent), "it has used nothing", as_json=as_json)
 
 

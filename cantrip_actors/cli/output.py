@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cantrip_actors import CantripError, Episode, Usage
+    from cantrip_actors import CantripError, Episode
 
 from cantrip_actors.redact.urls import render_url
 
@@ -82,6 +82,8 @@ def print_note(text: str) -> None:
 
 def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
     """Return how an episode ended, for programs."""
+    from cantrip_actors.loom.export.shapes import usage_shape
+
     return {
         "entity_id": episode.entity_id,
         "result": episode.raw_result,
@@ -92,8 +94,8 @@ def episode_json(episode: Episode, loom: str) -> dict[str, Any]:
         "cut_off": episode.cut_off,
         "summary": episode.summary,
         "turns": len(episode.thread),
-        "usage": build_usage(episode.usage),
-        "subtree_usage": build_usage(episode.subtree_usage),
+        "usage": usage_shape(episode.usage),
+        "subtree_usage": usage_shape(episode.subtree_usage),
         "error": None,
         "loom": render_url(loom),
     }
@@ -121,17 +123,6 @@ def render_loom_option(loom: str) -> str:
     import shlex
 
     return "" if loom == os.environ.get("CANTRIP_LOOM", LOOM) else f" --loom {shlex.quote(render_url(loom))}"
-
-
-def build_usage(usage: Usage) -> dict[str, Any]:
-    """Return tokens and cost as JSON."""
-    return {
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "total_tokens": usage.total_tokens,
-        "cost": usage.cost,
-    }
 
 
 def short(id: str) -> str:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from cantrip_actors import Runtime
-    from cantrip_actors.dispatch import Dispatches, Entry, Event, Record
+    from cantrip_actors.dispatch import Dispatches, Event, Record
 
 STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed": "red", "rejected": "red"}
 
@@ -124,15 +124,12 @@ def show(
     """Show a dispatch: its contract, its status, what was learned, the newest progress."""
     with _open_dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import markdown as page_of
-        from cantrip_actors.dispatch import rehydration, summary_of
+        from cantrip_actors.dispatch import rehydration
+        from cantrip_actors.dispatch.summary import build_record_fields
 
         record = logs.read(_find(logs, id))
         if as_json:
-            entries = [_build_entry_json(entry) for entry in record.entries]
-            summary = {**summary_of(record)._asdict(), "contract": record.contract.as_json(), "entries": entries}
-            output.print_json(
-                {**summary, "contract_hash": record.contract.hash, "unmet": record.unmet, "closed": record.closed}
-            )
+            output.print_json(build_record_fields(record))
         else:
             output.print_lines([page_of(record).rstrip("\n") if markdown else rehydration(record)])
 
@@ -222,9 +219,10 @@ def unblock(
 def log(id: DispatchIdArgument, folder: Folder = FOLDER, as_json: Json = False) -> None:
     """Show every entry of a dispatch, oldest first, after verifying each line."""
     with _open_dispatches(folder, json=as_json) as logs:
+        from cantrip_actors.dispatch.summary import build_entries_fields
+
         record = logs.read(_find(logs, id))
-        entries = (_build_entry_json(entry) for entry in record.entries)
-        print_rows(entries, _log_lines(record, terminal_width()), as_json=as_json)
+        print_rows(build_entries_fields(record), _log_lines(record, terminal_width()), as_json=as_json)
 
 
 @app.command("verify", epilog=examples("cantrip dispatch verify", "cantrip dispatch verify --head dispatches.json"))
@@ -298,14 +296,6 @@ def _show_status(record: Record, *, as_json: bool) -> None:
     row = summary_of(record)
     waits = f"; waits for {row.waits_for}" if row.waits_for else ""
     output.show(row._asdict(), [f"{row.id}: {row.status}{waits}"], as_json=as_json)
-
-
-def _build_entry_json(entry: Entry) -> Any:
-    import json
-
-    from cantrip_actors.dispatch.events import encode_entry
-
-    return json.loads(encode_entry(entry))
 
 
 def _render_table(rows: list[Any], width: int) -> Iterator[Text]:

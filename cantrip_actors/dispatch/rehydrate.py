@@ -16,7 +16,6 @@ from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.phases import CRITERIA
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.summary import overview, shorten
-from cantrip_actors.dispatch.terms import DispatchRole
 
 NEWEST = 8
 """The most progress entries that are shown."""
@@ -25,16 +24,11 @@ LONGEST = 600
 """The most characters of each entry that are shown."""
 
 
-def rehydration(
-    record: Record | None, role: DispatchRole | None = None, children: Iterable[Record] = (), *, newest: int = NEWEST
-) -> str:
-    """Return the text for the entity of `record`, empty without a record.
+def rehydration(record: Record, children: Iterable[Record] = (), *, newest: int = NEWEST) -> str:
+    """Return the text for the entity of `record`.
 
-    `role` defaults to the contract's, `children` are the records that an orchestrator dispatched, `newest` is the
-    maximum of progress entries.
+    `children` are the records that an orchestrator dispatched, `newest` is the maximum of progress entries.
     """
-    if record is None:
-        return ""
     parts = [
         _render_head(record),
         *_render_contract(record),
@@ -42,7 +36,7 @@ def rehydration(
         *_render_learned(record),
         *_render_progress(record, newest),
     ]
-    if (role or record.contract.role) == "orchestrator":
+    if record.contract.role == "orchestrator":
         running = [child for child in children if not child.terminal]
         parts.append(f"Your dispatches under way:\n{overview(running) or 'none'}")
     parts.append(_render_next(record))

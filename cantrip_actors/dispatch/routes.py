@@ -20,7 +20,7 @@ from anyio import to_thread
 from cantrip_actors import CantripError
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
 from cantrip_actors.dispatch.errors import DispatchError, DispatchExists, EventRefused, UnknownDispatch
-from cantrip_actors.dispatch.events import Event, StatusChanged, encode_entry
+from cantrip_actors.dispatch.events import Event, StatusChanged
 from cantrip_actors.dispatch.log import Dispatches, find_written, read_trusted_records
 from cantrip_actors.dispatch.mistakes import UnreadableContract
 from cantrip_actors.dispatch.parse import from_markdown
@@ -36,7 +36,7 @@ from cantrip_actors.dispatch.route_models import (
     RejectDispatch,
     UnblockDispatch,
 )
-from cantrip_actors.dispatch.summary import summary_of
+from cantrip_actors.dispatch.summary import build_record_fields, summary_of
 from cantrip_actors.http import ApiRoute, HttpCall, JsonAnswer, Problem, ServiceExtension
 from cantrip_actors.http.calls import REPLAYED
 from cantrip_actors.http.problems import report
@@ -86,8 +86,9 @@ class _Routes:
 
     async def get_dispatch(self, call: HttpCall) -> JsonAnswer:
         """Return a dispatch: its contract, how it stands, and every entry of its log."""
-        shape = await to_thread.run_sync(_build_shape, self._log_for(call), call.path["id"])
-        return JsonAnswer(call.redact_for_token(shape))
+        log, dispatch_id = self._log_for(call), call.path["id"]
+        fields = await to_thread.run_sync(lambda: build_record_fields(log.read(dispatch_id)))
+        return JsonAnswer(call.redact_for_token(fields))
 
     async def create_dispatch(self, call: HttpCall) -> JsonAnswer:
         """Dispatch a contract: from then on it is frozen."""
@@ -141,18 +142,6 @@ class _Routes:
         if not call.token.sees_all:
             raise Problem(404, "unknown-dispatch", "no dispatch has this id")
         return log
-
-
-def _build_shape(log: Dispatches, dispatch_id: str) -> dict[str, Any]:
-    record = log.read(dispatch_id)
-    return {
-        **summary_of(record)._asdict(),
-        "contract": record.contract.as_json(),
-        "contract_hash": record.contract.hash,
-        "unmet": record.unmet,
-        "closed": record.closed,
-        "entries": [json.loads(encode_entry(entry)) for entry in record.entries],
-    }
 
 
 def _create(call: HttpCall, log: Dispatches, contract: dict[str, Any] | str, key: str) -> tuple[Record, bool]:

@@ -5,9 +5,11 @@ A summary is a function of the record and not stored, so that it cannot differ f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from cantrip_actors.dispatch.events import encode_entry
 from cantrip_actors.dispatch.record import Record
 
 LONGEST = 200
@@ -49,6 +51,23 @@ def summary_of(record: Record) -> Summary:
         shorten(progress[-1][1].text) if progress else "",
         record.entries[-1].ts,
     )
+
+
+def build_record_fields(record: Record) -> dict[str, Any]:
+    """Return a whole record as JSON data: its summary, its contract, and every entry."""
+    return {
+        **summary_of(record)._asdict(),
+        "contract": record.contract.as_json(),
+        "contract_hash": record.contract.hash,
+        "unmet": record.unmet,
+        "closed": record.closed,
+        "entries": build_entries_fields(record),
+    }
+
+
+def build_entries_fields(record: Record) -> list[dict[str, Any]]:
+    """Return the entries of a record as JSON data, oldest first."""
+    return [json.loads(encode_entry(entry)) for entry in record.entries]
 
 
 def shorten(text: str, longest: int = LONGEST) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import json
 import platform
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
 from itertools import islice
@@ -26,6 +26,7 @@ import uuid_utils
 from cantrip_actors.loom.stores.store import Postponed
 from cantrip_actors.machine.project import get_committed_turn
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.stream.reading import format_instant
 from cantrip_actors.terms.errors import LoomError
 from supervisors import Crash, ExitReason
 from supervisors.events import (
@@ -154,7 +155,7 @@ class Crashes:
         own = islice((event for where, event in reversed(self._events) if where == path), EVENTS)
         report: CrashReport = {
             "id": str(uuid_utils.uuid7()),
-            "at": _format_now(),
+            "at": format_instant(time.time()),
             "what": type(event).__name__.removesuffix("Event"),
             "path": path,
             "actor": str(event.spec.id),
@@ -293,8 +294,4 @@ def _describe_incarnation(event: ChildEvent) -> CrashReport:
 
 def render_event(event: Event) -> str:
     """Return a line for an event that happens now: the time of day, and the event."""
-    return f"{_format_now()} {_WORDS[type(event)](event)}"
-
-
-def _format_now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{format_instant(time.time())} {_WORDS[type(event)](event)}"

@@ -202,56 +202,47 @@ class EntityMachine(RuleBasedStateMachine):
     def cast(self, intent: str, answers: Answers) -> None:
         """Cast the cantrip on an intent."""
         self._script.extend(answers)
-        self._accept(self.run(self._cast, intent, self._make_key()))
-
-    async def _cast(self, intent: str, key: str) -> Work[Any]:
-        return (await self.runtime.start(self.cantrip, intent, key=key)).work
+        key = self._make_key()
+        self._accept(self.run(lambda: self.runtime.start(self.cantrip, intent, key=key)).work)
 
     @rule(number=_numbers, intent=_intent, answers=_script)
     def fork(self, number: int, intent: str, answers: Answers) -> None:
         """Continue from a turn of the long-lived entity with a new entity."""
         if turns := self.runtime.loom.turns(self.entity.id):
             self._script.extend(answers)
-            self._accept(self.run(self._fork, _choose(turns, number).id, intent, self._make_key()))
-
-    async def _fork(self, turn: str, intent: str, key: str) -> Work[Any]:
-        return (await self.runtime.start_fork(turn, intent=intent, cantrip=self.cantrip, key=key)).work
+            turn, key = _choose(turns, number).id, self._make_key()
+            fork = self.run(lambda: self.runtime.start_fork(turn, intent=intent, cantrip=self.cantrip, key=key))
+            self._accept(fork.work)
 
     @rule(text=_intent)
     def steer(self, text: str) -> None:
         """Insert a message before the next query of the long-lived entity."""
-        self.run(self._steer, text, self._make_key())
+        key = self._make_key()
+        self.run(self._mail, lambda: self.entity.steer(text, key=key))
 
-    async def _steer(self, text: str, key: str) -> None:
+    @staticmethod
+    async def _mail(send: Callable[[], Awaitable[object]]) -> None:
         with suppress(EntityEnded, InboxFull):
-            await self.entity.steer(text, key=key)
+            await send()
 
     @rule(now=st.booleans())
     def interrupt(self, now: bool) -> None:
         """End the present episode of the long-lived entity: at once, or before its next turn."""
-        self.run(self._interrupt, now, self._make_key())
-
-    async def _interrupt(self, now: bool, key: str) -> None:
-        with suppress(EntityEnded, InboxFull):
-            await self.entity.interrupt(now=now, key=key)
+        key = self._make_key()
+        self.run(self._mail, lambda: self.entity.interrupt(now=now, key=key))
 
     @rule()
     def undo(self) -> None:
         """Take back the last intent of the long-lived entity."""
-        self.run(self._undo, self._make_key())
-
-    async def _undo(self, key: str) -> None:
-        with suppress(EntityEnded, InboxFull):
-            await self.entity.undo(key=key)
+        key = self._make_key()
+        self.run(self._mail, lambda: self.entity.undo(key=key))
 
     @rule(number=_numbers)
     def withdraw(self, number: int) -> None:
         """Withdraw an intent, which has an effect while that waits."""
         if self._works:
-            self.run(self._withdraw, _choose(self._works, number))
-
-    async def _withdraw(self, work_id: str) -> None:
-        await self.runtime.get_work(work_id).withdraw()
+            work_id = _choose(self._works, number)
+            self.run(lambda: self.runtime.get_work(work_id).withdraw())
 
     @rule()
     def unload(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -37,9 +38,9 @@ class SteppedLoop:
         self._token: EventLoopToken
         if backend == "trio":
             _make_trio_repeatable()
+        run = partial(anyio.run, self._hold, backend=backend, backend_options=virtual(backend)[1])
         thread = ThreadPoolExecutor(1, "cantrip-stepped-loop")
-        options = virtual(backend)[1]
-        self._end: Future[None] = thread.submit(anyio.run, self._hold, backend=backend, backend_options=options)
+        self._end: Future[Any] = thread.submit(run)
         thread.shutdown(wait=False)
 
     async def _hold(self) -> None:
@@ -52,8 +53,7 @@ class SteppedLoop:
 
     def run(self, function: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run an async function, and everything else in the loop meanwhile; return its result, or raise its error."""
-        result: Future[T] = Future()
-        self._result = result
+        result = self._result = Future[T]()
 
         async def step() -> None:
             try:
@@ -62,7 +62,8 @@ class SteppedLoop:
                 result.set_exception(error)
 
         self._steps.put(step)
-        wait((result, self._end), return_when=FIRST_COMPLETED)
+        ends: tuple[Future[Any], ...] = (result, self._end)
+        wait(ends, return_when=FIRST_COMPLETED)
         if result.done():
             return result.result()
         self._end.result()

@@ -78,9 +78,6 @@ class TestMarkdown:
 
 @pytest.mark.rule("F-28", "F-30")
 class TestRehydration:
-    def test_an_entity_without_a_dispatch_has_no_view(self):
-        assert rehydration(None) == ""
-
     def test_a_worker_reads_its_contract_progress_and_learned_facts(self):
         record = busy()
         text = rehydration(record)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from functools import partial
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import anyio
 
@@ -15,7 +14,8 @@ from cantrip_actors.loom.stores.store import Postponed
 from cantrip_actors.runtime.face.runtime import Runtime
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.testing.crashes import Crashed
-from cantrip_actors.testing.simulation.faults import FaultKind, InjectedFault
+from cantrip_actors.testing.simulation.conditions import SimulatedConditions
+from cantrip_actors.testing.simulation.faults import InjectedFault
 from cantrip_actors.testing.simulation.outside import EPOCH
 from cantrip_actors.testing.simulation.store import SimulatedStore
 from cantrip_actors.user_code.attempt import CodeKind
@@ -28,60 +28,28 @@ _OUTAGE = "the loom cannot be reached, because its simulation says so"
 _UNSURE = "the answer to a commit was lost, because its simulation says so"
 
 
-class ProcessHost(Protocol):
-    """The run of a simulation, as its processes see it."""
-
-    url: str
-    path: Path
-    is_shared: bool
-    writes: Counter[int]
-    has_stray_runtime: bool
-
-    @property
-    def now(self) -> float:
-        """Simulated seconds since the beginning."""
-        ...
-
-    def make_chance(self, what: str) -> Random:
-        """Return random numbers for one purpose, from the seed."""
-        ...
-
-    def note(self, process: ProcessLife, what: str) -> None:
-        """Add a line to the trace."""
-        ...
-
-    def must_wait(self, process: ProcessLife) -> bool:
-        """Return whether an access to the store waits."""
-        ...
-
-    def has_trouble(self, process: ProcessLife, kind: FaultKind) -> bool:
-        """Return whether a fault of this kind has begun and is not over."""
-        ...
-
-    def find_fault(self, number: int) -> InjectedFault | None:
-        """Return the fault of the next write of a process, if it has one."""
-        ...
-
-    def begin_fault(self, process: ProcessLife, fault: InjectedFault) -> None:
-        """Do what a fault does to a process."""
-        ...
-
-    def end_fault(self, fault: InjectedFault) -> None:
-        """Do not let a fault of a write happen again."""
-        ...
-
-    def draw_latency(self) -> float:
-        """Return how long the next query takes, in seconds."""
-        ...
-
-
 class ProcessLife:
-    """One life of a process: its store, the faults that come, and its end."""
+    """One life of a process: its store, the faults that come, and its end.
 
-    def __init__(self, world: ProcessHost, number: int, life: int) -> None:
+    Args:
+        conditions: those of the run.
+        begin_fault: does what a fault does to a process.
+        note: adds a line to the trace.
+    """
+
+    def __init__(
+        self,
+        conditions: SimulatedConditions,
+        number: int,
+        life: int,
+        begin_fault: Callable[[ProcessLife, InjectedFault], object],
+        note: Callable[[ProcessLife, str], object],
+    ) -> None:
         self.number = number
         self.life = life
-        self._world = world
+        self._conditions = conditions
+        self._begin_fault = begin_fault
+        self._note = note
         self._is_dead = False
         self._is_unwound = False
         self.scope = anyio.CancelScope()
@@ -93,6 +61,8 @@ class ProcessLife:
         """Whether a fault has come in this life."""
         self._owners: list[str] = []
         self._has_runtime = False
+        self.has_stray_runtime = False
+        """Whether an entity worked in this life before it opened a runtime on the loom of the simulation."""
 
     @property
     def name(self) -> str:
@@ -102,7 +72,7 @@ class ProcessLife:
     @property
     def is_running(self) -> bool:
         """Whether its tasks may run now."""
-        return self._is_unwound or not (self._is_dead or self._world.has_trouble(self, "freeze"))
+        return self._is_unwound or not (self._is_dead or self._conditions.has_trouble(self.number, "freeze"))
 
     @property
     def is_over(self) -> bool:
@@ -111,34 +81,30 @@ class ProcessLife:
 
     def open(self, **options: Any) -> Runtime:
         """Return a runtime on the loom of the simulation."""
-        world = self._world
+        conditions = self._conditions
         self._has_runtime = True
-        runtime = Runtime.open(world.url, **{"recover": "resume", **options})
-        runtime._tree.opening = lambda: SimulatedStore(world.path, self, shared=world.is_shared)  # noqa: SLF001
+        runtime = Runtime.open(conditions.url, **{"recover": "resume", **options})
+        opening = partial(SimulatedStore, conditions.path, self, shared=conditions.is_shared)
+        runtime._tree.opening = opening  # noqa: SLF001
         return runtime
-
-    @property
-    def now(self) -> float:
-        """Simulated seconds since the beginning."""
-        return self._world.now
 
     def make_chance(self) -> Random:
         """Return the random numbers of this process."""
-        return self._world.make_chance(f"process {self.number}")
+        return self._conditions.make_chance(f"process {self.number}")
 
     def note(self, text: str) -> None:
         """Add a line to the trace of the simulation."""
-        self._world.note(self, text)
+        self._note(self, text)
 
     # Its store
 
     def must_wait(self) -> bool:
         """Return whether the next access to its store waits, as for a disk or a server."""
-        return self._world.must_wait(self)
+        return self._conditions.must_wait(self.number)
 
     def check_reachable(self) -> None:
         """Raise LoomError while its store cannot be reached."""
-        if self._world.has_trouble(self, "outage") and not self._is_dead:
+        if self._conditions.has_trouble(self.number, "outage") and not self._is_dead:
             self.was_disturbed = True  # also if it began before this life
             raise LoomError(_OUTAGE)
 
@@ -147,22 +113,21 @@ class ProcessLife:
         if self._is_dead:
             raise Crashed(_CRASHED)
         self.check_reachable()
-        world = self._world
-        fault = world.find_fault(self.number)
+        conditions = self._conditions
+        fault = conditions.find_fault(self.number)
         if fault is not None and is_attempt:
             raise Postponed  # a dead process needs a wait in which it remains
-        world.writes[self.number] += 1
+        conditions.writes[self.number] += 1
         try:
             if fault is None:
                 return write()
             return self._write_with(fault, write)
         except Postponed:
-            world.writes[self.number] -= 1
+            conditions.writes[self.number] -= 1
             raise
 
     def _write_with(self, fault: InjectedFault, write: Callable[[], T]) -> T:
-        world = self._world
-        world.end_fault(fault)
+        self._conditions.faults.remove(fault)
         if fault.kind in ("kill", "lose", "unsure"):
             if fault.recorded:
                 write()
@@ -170,9 +135,9 @@ class ProcessLife:
                 self.note(repr(fault))
                 self.was_disturbed = True
                 raise Unsure(_UNSURE)
-            world.begin_fault(self, fault)
+            self._begin_fault(self, fault)
             raise Crashed(_CRASHED)
-        world.begin_fault(self, fault)
+        self._begin_fault(self, fault)
         self.check_reachable()
         return write()
 
@@ -244,11 +209,10 @@ class ProcessLife:
         """Do a call of a gate or a query, with the latency of a query."""
         if self._is_dead:
             raise Crashed(_CRASHED)
-        if not self._has_runtime:
-            self._world.has_stray_runtime = True
+        self.has_stray_runtime = self.has_stray_runtime or not self._has_runtime
         self.note(f"{kind} {name} begins")
         if kind == "query":
-            await anyio.sleep(self._world.draw_latency())
+            await anyio.sleep(self._conditions.draw_latency())
         result = await call()
         self.note(f"{kind} {name} ends")
         return result
@@ -294,7 +258,7 @@ class SimulatedProcess:
 
     def time_of_day(self) -> float:
         """Return the simulated seconds since 1970."""
-        return EPOCH + self._life.now
+        return EPOCH + anyio.current_time()
 
     def note(self, text: str) -> None:
         """Add a line to the trace of the simulation."""

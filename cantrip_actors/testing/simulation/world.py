@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import sqlite3
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import replace
 from inspect import isawaitable
 from pathlib import Path
-from random import Random
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import anyio
 
@@ -20,18 +17,14 @@ from cantrip_actors.loom import Loom
 from cantrip_actors.loom.integrity.verify import verify_loom
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.terms.errors import LoomError
-from cantrip_actors.testing.simulation.faults import FaultKind, InjectedFault
+from cantrip_actors.testing.simulation.conditions import SimulatedConditions
+from cantrip_actors.testing.simulation.faults import InjectedFault
 from cantrip_actors.testing.simulation.outside import OutsideWorld
 from cantrip_actors.testing.simulation.process import ProcessLife, SimulatedProcess
 from cantrip_actors.testing.simulation.scheduler import AllTasksWait, TaskScheduler, make_backend_options
 from cantrip_actors.user_code.attempt import WATCH
 
 T = TypeVar("T")
-
-STORE: Final = 0.01
-"""Seconds that one way to the store takes at most, if it is not slow."""
-_SLOWER: Final = 100.0
-"""By how much a slow store is slower."""
 
 Scenario = Callable[[SimulatedProcess], Awaitable[Any]]
 
@@ -82,48 +75,28 @@ class SimulatedWorld:
         self.seconds = 0.0
         """Simulated seconds until the first process had ended."""
         self.deaths = 0
-        self.writes: Counter[int] = Counter()
-        """How many writes each process has begun, in all of its lives."""
-        self.has_stray_runtime = False
-        """Whether an entity worked in a process that has opened no runtime on the loom of the simulation."""
-        self.path = path
-        self.url = f"sqlite:{path}"
-        self.is_shared = processes > 1 or any(fault.kind == "unsure" for fault in faults)
-        """Whether the loom is like one on a server, for several processes: no other one loses answers to commits."""
-        self._seed = seed
+        self._conditions = conditions = SimulatedConditions(seed, path, processes, faults, latency)
         self._scenario = scenario
         self._processes = processes
-        self._faults = list(faults)
-        self._latency = tuple(map(math.log, latency))
         self._lasts = lasts
-        self._scheduler = TaskScheduler(self.make_chance("order").getrandbits(60) if shuffles else None)
-        self._waits = self.make_chance("store")
-        self._share = self._waits.choice((0.0, 0.1, 0.5, 1.0))
-        """How often an access to the store waits."""
-        self._queries = self.make_chance("queries")
-        self._troubles: Counter[tuple[int, FaultKind]] = Counter()
-        """How many faults of each process, of each kind, have begun and are not over."""
+        self._scheduler = TaskScheduler(conditions.make_chance("order").getrandbits(60) if shuffles else None)
         self._lives: list[ProcessLife] = []
 
-    def make_chance(self, what: str) -> Random:
-        """Return random numbers for one purpose, from the seed."""
-        return Random(f"{self._seed} {what}")
-
     @property
-    def now(self) -> float:
-        """Simulated seconds since the beginning."""
-        return self._scheduler.now
+    def has_stray_runtime(self) -> bool:
+        """Whether an entity worked in a process that has opened no runtime on the loom of the simulation."""
+        return any(life.has_stray_runtime for life in self._lives)
 
-    def note(self, process: ProcessLife, what: str) -> None:
+    def _note(self, process: ProcessLife, what: str) -> None:
         """Add a line to the trace, until the simulation is over."""
         if not self._over.is_set():
-            self.trace.append(SimulatedEvent(self.now, process.name, what))
+            self.trace.append(SimulatedEvent(self._scheduler.now, process.name, what))
 
     def run(self, backend: str, check: Callable[[Loom], object] | None) -> None:
         """Run it to its end, and check the loom."""
         outside = OutsideWorld(
-            lambda: self.now,
-            self.make_chance("outside"),
+            lambda: self._scheduler.now,
+            self._conditions.make_chance("outside"),
             run_sync=self._run_sync,
             name_owner=self._name_owner,
             is_owner_running=self._is_owner_running,
@@ -143,9 +116,8 @@ class SimulatedWorld:
         self._over = anyio.Event()
         async with anyio.create_task_group() as self._tasks:
             for number in range(1, self._processes + 1):
-                self._lives.append(ProcessLife(self, number, 1))
-                self._tasks.start_soon(self._host, self._lives[-1])
-            for fault in self._faults:
+                self._tasks.start_soon(self._host, self._begin_life(number, 1))
+            for fault in self._conditions.faults:
                 if fault.at is not None:
                     self._tasks.start_soon(self._happen_at, fault, fault.at)
             with anyio.move_on_after(self._lasts):
@@ -153,8 +125,8 @@ class SimulatedWorld:
             if not self._over.is_set():
                 what = f"the scenario did not end in {self._lasts:g} simulated seconds; its tasks wait:"
                 self._fail(TimeoutError(f"{what}\n{self._scheduler.describe_waits()}"))
-            self.seconds = self.now
-            self._faults = []
+            self.seconds = self._scheduler.now
+            self._conditions.faults = []
             self._read_loom(check)
             for life in self._lives:
                 life.unwind()
@@ -162,14 +134,15 @@ class SimulatedWorld:
 
     def _read_loom(self, check: Callable[[Loom], object] | None) -> None:
         """Take the bytes of the loom, before anything else is written, and check them."""
-        if not self.path.exists():
+        path = self._conditions.path
+        if not path.exists():
             return
-        with closing(sqlite3.connect(self.path)) as connection:
+        with closing(sqlite3.connect(path)) as connection:
             lines = connection.execute("select body from records order by seq").fetchall()
         self.digest = hashlib.sha256(repr(lines).encode()).hexdigest()
         if self.error is not None:
             return
-        with open_store(self.url, read_only=True) as store:
+        with open_store(self._conditions.url, read_only=True) as store:
             faults = verify_loom(store).faults
             if faults:
                 self._fail(AssertionError(f"the loom is damaged: {faults[0]}"))
@@ -181,6 +154,10 @@ class SimulatedWorld:
 
     # The processes
 
+    def _begin_life(self, number: int, life: int) -> ProcessLife:
+        self._lives.append(ProcessLife(self._conditions, number, life, self._begin_fault, self._note))
+        return self._lives[-1]
+
     async def _host(self, process: ProcessLife) -> None:
         """Run the lives of a process, one after the other."""
         while True:
@@ -191,12 +168,11 @@ class SimulatedWorld:
                 return
             self.deaths += 1
             await anyio.sleep(down)
-            process = ProcessLife(self, process.number, process.life + 1)
-            self._lives.append(process)
+            process = self._begin_life(process.number, process.life + 1)
 
     async def _live(self, process: ProcessLife) -> None:
         WATCH.set(process.watch)
-        self.note(process, "begins")
+        self._note(process, "begins")
         try:
             with process.scope:
                 running: object = self._scenario(SimulatedProcess(process))
@@ -204,11 +180,11 @@ class SimulatedWorld:
                     raise TypeError(f"scenario: expected an async function, got one that returned {running!r:.80}")
                 value = await running
                 if not self._over.is_set():
-                    self.note(process, "ends")
+                    self._note(process, "ends")
                     self._finish(process, value)
         except Exception as error:
             if not (process.is_over or self._over.is_set()):
-                self.note(process, f"fails with {type(error).__name__}")
+                self._note(process, f"fails with {type(error).__name__}")
                 if not process.fail(error):
                     self._fail(error)
         process.end()
@@ -239,17 +215,9 @@ class SimulatedWorld:
     def _log(self, level: str, text: str) -> None:
         process = self._find_process()
         if process is not None and not process.is_over:
-            self.note(process, f"logs at level {level}: {text}")
+            self._note(process, f"logs at level {level}: {text}")
 
     # The store
-
-    def must_wait(self, process: ProcessLife) -> bool:
-        """Return whether an access to the store waits."""
-        return self.has_trouble(process, "slow") or self._waits.random() < self._share
-
-    def has_trouble(self, process: ProcessLife, kind: FaultKind) -> bool:
-        """Return whether a fault of this kind has begun and is not over."""
-        return self._troubles[process.number, kind] > 0
 
     async def _run_sync(
         self,
@@ -266,54 +234,38 @@ class SimulatedWorld:
 
         async def pause() -> None:
             assert process is not None
-            await anyio.sleep(self._waits.random() * STORE * (_SLOWER if self.has_trouble(process, "slow") else 1.0))
+            await anyio.sleep(self._conditions.draw_pause(process.number))
 
         async with limiter or nullcontext():
             with anyio.CancelScope(shield=not abandon_on_cancel):
                 result = await process.run_in_thread(lambda: function(*args), pause)
         return result  # mypy: a scope may end without its return
 
-    def draw_latency(self) -> float:
-        """Return how long the next query takes, in seconds."""
-        shortest, longest = self._latency
-        return math.exp(shortest + (longest - shortest) * self._queries.random())
-
     # Faults
-
-    def find_fault(self, number: int) -> InjectedFault | None:
-        """Return the fault of the next write of a process, if it has one."""
-        write = self.writes[number] + 1
-        for fault in self._faults:
-            if fault.process == number and fault.write is not None and fault.write <= write:
-                return fault
-        return None
-
-    def end_fault(self, fault: InjectedFault) -> None:
-        """Do not let a fault of a write happen again."""
-        self._faults.remove(fault)
 
     async def _happen_at(self, fault: InjectedFault, at: float) -> None:
         await anyio.sleep(at)
         process = next((life for life in reversed(self._lives) if life.number == fault.process), None)
         if process is not None and not (process.is_over or self._over.is_set()):
-            self.begin_fault(process, fault)
+            self._begin_fault(process, fault)
 
-    def begin_fault(self, process: ProcessLife, fault: InjectedFault) -> None:
+    def _begin_fault(self, process: ProcessLife, fault: InjectedFault) -> None:
         """Apply a fault to a process; its task ends with the process."""
-        self.note(process, repr(fault))
+        self._note(process, repr(fault))
         process.was_disturbed = True
         if fault.kind in ("kill", "lose"):
             process.die(fault)
         elif fault.kind == "unsure":  # at a time: its next write
-            self._faults.append(replace(fault, at=None, write=self.writes[process.number] + 1))
+            conditions = self._conditions
+            conditions.faults.append(replace(fault, at=None, write=conditions.writes[process.number] + 1))
         else:
-            self._troubles[process.number, fault.kind] += 1
+            self._conditions.troubles[process.number, fault.kind] += 1
             with self._scheduler.spawn_for(None):
                 self._tasks.start_soon(self._end_later, process, fault)
 
     async def _end_later(self, process: ProcessLife, fault: InjectedFault) -> None:
         await anyio.sleep(fault.seconds)
-        self._troubles[process.number, fault.kind] -= 1
+        self._conditions.troubles[process.number, fault.kind] -= 1
 
 
 async def _append_nothing(_: object) -> None:
