@@ -69,7 +69,7 @@ USES: tuple[Use, ...] = (
     ),
     Use("cantrip_actors/crystal/schemas.py", "fit_answer", "the schema that a user requires of an answer"),
     Use("cantrip_actors/crystal/schemas.py", "_NullDropper._drop_from", "a part of the same schema"),
-    Use("cantrip_actors/circle/browser/secret_texts.py", "hide_secrets", "the escaped secrets of the user, no pattern"),
+    Use("cantrip_actors/circle/browser/notices.py", "hide_secrets", "the escaped secrets of the user, no pattern"),
     Use(
         "cantrip_actors/runtime/people/requests.py",
         "_check_json",

@@ -20,13 +20,14 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextvars import Context
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import anyio
 from anyio.lowlevel import RunVar
 
+from cantrip_actors.circle.browser.settings import Launch
 from cantrip_actors.circle.gate_call import GateError
-from cantrip_actors.user_code.threads import run_in_thread
+from cantrip_actors.user_code.threads import get_limiter, run_in_thread
 
 if TYPE_CHECKING:
     from playwright.async_api import Browser, Playwright
@@ -71,15 +72,6 @@ _ENVIRONMENT: Final = ("PATH", "LANG", "LC_ALL", "TZ", "FONTCONFIG_PATH", "XDG_R
 
 
 CloseSession = Callable[[], Coroutine[Any, Any, None]]
-
-
-class Launch(NamedTuple):
-    """The settings that need a browser process of their own."""
-
-    executable: str | None = None
-    memory: int = 512
-    """Mebibytes of the objects of one page's scripts."""
-    sandbox: bool = True
 
 
 class BrowserProcess:
@@ -196,6 +188,11 @@ class Driver:
         self._thread.start()
         atexit.register(self.stop)
 
+    @property
+    def is_running(self) -> bool:
+        """Whether its thread runs: not after `stop`, and not in a forked process."""
+        return self._thread.is_alive()
+
     def get_process(self, launch: Launch) -> BrowserProcess:
         """Return the browser process with these settings, which may not run yet."""
         return self._browsers.setdefault(launch, BrowserProcess(self, launch))
@@ -231,7 +228,7 @@ class Driver:
 
     def stop(self) -> None:
         """End all browser processes, and the thread."""
-        if not self._thread.is_alive():  # nor in a forked process
+        if not self.is_running:
             return
         atexit.unregister(self.stop)
 
@@ -254,35 +251,27 @@ class Driver:
 
 
 _lock = threading.Lock()
-_drivers: list[Driver] = []
+_driver: Driver | None = None
 _waiting: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.circle.browser waiting")
 
 
 def get_driver() -> Driver:
     """Return the driver of this process; the first call starts its thread."""
+    global _driver  # noqa: PLW0603  # the lock guards it
     with _lock:
-        if not _drivers:
-            _drivers.append(Driver())
-        return _drivers[0]
+        if _driver is None or not _driver.is_running:
+            _driver = Driver()
+        return _driver
 
 
-def _begin_anew() -> None:
-    """Give a forked process a driver of its own."""
+def _renew_lock() -> None:
+    """Give a forked process a lock that no thread of its parent holds."""
     global _lock  # noqa: PLW0603  # the new process has one thread
     _lock = threading.Lock()
-    _drivers.clear()
 
 
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_begin_anew)
-
-
-def stop_browsers() -> None:
-    """End the browser processes of this process now. Blocks."""
-    with _lock:
-        drivers, _drivers[:] = _drivers[:], []
-    for driver in drivers:
-        driver.stop()
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 async def run_in_driver(work: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
@@ -290,13 +279,4 @@ async def run_in_driver(work: Callable[..., Coroutine[Any, Any, T]], *args: Any)
     ended when this raises.
     """
     wait, cancel = get_driver().submit(partial(work, *args))
-    return await run_in_thread(wait, _get_limiter(), interrupt=cancel, grace=ENDING)
-
-
-def _get_limiter() -> anyio.CapacityLimiter:
-    try:
-        return _waiting.get()
-    except LookupError:
-        limiter = anyio.CapacityLimiter(WAITING)
-        _waiting.set(limiter)
-        return limiter
+    return await run_in_thread(wait, get_limiter(_waiting, WAITING), interrupt=cancel, grace=ENDING)

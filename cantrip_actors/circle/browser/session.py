@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from cantrip_actors.circle.browser.driver import BrowserProcess, Launch, get_driver
+from cantrip_actors.circle.browser.driver import BrowserProcess, get_driver
 from cantrip_actors.circle.browser.notices import Notices
 from cantrip_actors.circle.browser.page_state import (
     encode_state,
@@ -80,8 +80,7 @@ class BrowserSession:
     @classmethod
     async def open(cls, settings: BrowserSettings, state: bytes | None = None) -> BrowserSession:
         """Return a session with the tabs of a state. Raises GateError if no browser can be started."""
-        launch = Launch(settings.executable, settings.memory, settings.sandbox)
-        process = get_driver().get_process(launch)
+        process = get_driver().get_process(settings.launch)
         session = cls(settings, process)
         browser = await process.acquire(session.close)
         try:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cantrip_actors.circle.browser.hosts import read_hosts
-from cantrip_actors.circle.browser.settings import BrowserSettings
+from cantrip_actors.circle.browser.settings import BrowserSettings, Launch
 from cantrip_actors.terms.arguments import check, check_whole, is_positive
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.gate import Gate
@@ -70,8 +70,9 @@ def browser(
     check_whole("browser: max_bytes", max_bytes, 1, error=InvalidCantrip)
     check_whole("browser: memory", memory, 16, error=InvalidCantrip)
     check(is_positive(timeout), "browser: timeout", "seconds > 0", timeout, InvalidCantrip)
+    launch = Launch(executable, memory, sandbox)
     settings = BrowserSettings(
-        read_hosts(allow), allow_private, tabs, max_bytes, memory, timeout, executable, sandbox, downloads is not None
+        read_hosts(allow), launch, allow_private, tabs, max_bytes, timeout, downloads=downloads is not None
     )
     from cantrip_actors.circle.browser.gates import GATES, download
 

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from cantrip_actors.circle.browser.driver import stop_browsers
+from cantrip_actors.circle.browser.driver import get_driver
 from tests.circle.browser.site import Site, serving
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _chromium() -> Iterator[None]:
     yield
-    stop_browsers()
+    get_driver().stop()
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Invocation, Node, Runtime, gate, scripted
-from cantrip_actors.circle.browser.driver import stop_browsers
+from cantrip_actors.circle.browser.driver import get_driver
 from tests.circle.browser.processes import is_running, list_descendants, read_driver_seconds
 from tests.circle.browser.site import Calls, Site, browsing, needs_browser
 from tests.exhaustive import FULL
@@ -43,7 +43,7 @@ def walk(site: Site, episode: int) -> Cantrip:
 @pytest.mark.rule("B-02")
 async def test_three_entities_walk_a_large_site_at_little_cost_and_leave_no_process(site: Site) -> None:
     make_pages(site)
-    await anyio.to_thread.run_sync(stop_browsers)  # one may run from a test before
+    await anyio.to_thread.run_sync(get_driver().stop)  # one may run from a test before
     before = set(list_descendants(os.getpid()))
     left = iter(range(EPISODES))
     titles: list[bool] = []
@@ -67,7 +67,7 @@ async def test_three_entities_walk_a_large_site_at_little_cost_and_leave_no_proc
 
     started = [each for each in list_descendants(os.getpid()) if each not in before]
     assert started
-    await anyio.to_thread.run_sync(stop_browsers)
+    await anyio.to_thread.run_sync(get_driver().stop)
     with anyio.fail_after(10):
         while any(map(is_running, started)):
             await anyio.sleep(0.05)

@@ -10,9 +10,10 @@ import pytest
 
 from cantrip_actors.circle.browser import page_state
 from cantrip_actors.circle.browser.downloads import list_names
-from cantrip_actors.circle.browser.driver import BrowserProcess, Driver, Launch
+from cantrip_actors.circle.browser.driver import BrowserProcess, Driver
+from cantrip_actors.circle.browser.notices import hide_secrets
 from cantrip_actors.circle.browser.page_state import encode_state
-from cantrip_actors.circle.browser.secret_texts import hide_secrets
+from cantrip_actors.circle.browser.settings import Launch
 
 
 @pytest.mark.parametrize("names", [("pin", "password"), ("password", "pin")])
@@ -51,7 +52,7 @@ def test_a_download_has_a_name_that_fits_into_a_file_system(sign: str) -> None:
 def test_a_browser_that_a_new_session_uses_is_not_stopped_for_the_end_of_the_last_one() -> None:
     async def run() -> bool:
         driver: Any = SimpleNamespace(_loop=asyncio.get_running_loop(), _stopping=set())
-        process = BrowserProcess(driver, Launch())
+        process = BrowserProcess(driver, Launch(None, 512, True))
         process._browser = running = SimpleNamespace(is_connected=lambda: True)  # type: ignore[assignment]
         Driver.stop_unused(driver, process)  # the time after the last session is over
         browser = await process.acquire(AsyncMock())
