@@ -6,12 +6,12 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from io import BytesIO
 from pathlib import Path
 from typing import Any, Final
 from unittest import mock
 
 import orjson
+from pydantic_monty import Monty
 
 from cantrip_actors.circle.javascript.values import parse_report, read_arguments
 from cantrip_actors.circle.medium import (
@@ -26,7 +26,7 @@ from cantrip_actors.circle.medium import (
 )
 from cantrip_actors.circle.python import medium as python_medium
 from cantrip_actors.circle.python.frames import WorkerFrame
-from cantrip_actors.circle.python.steps import Steps
+from cantrip_actors.circle.python.steps import KernelTimers, Steps
 from cantrip_actors.gates import echo
 from cantrip_actors.terms.errors import InvalidCantrip
 from conformance.fuzz.campaign import Check
@@ -153,10 +153,12 @@ class _WorkerHere:
 def python_worker_here(interpreter: Path) -> Iterator[None]:
     """Compute the steps of Python programs in this process, with another program as the interpreter."""
     with (
-        Steps(interpreter, BytesIO(), deadline=5) as steps,
-        mock.patch.object(python_medium, "borrow", return_value=nullcontext(_WorkerHere(steps))),
+        Monty(binary_path=interpreter, min_processes=0, max_processes=1, request_timeout=5) as pool,
+        tempfile.TemporaryFile(buffering=0) as printed,
     ):
-        yield
+        steps = Steps(pool, printed, mock.Mock(KernelTimers))
+        with mock.patch.object(python_medium, "borrow", return_value=nullcontext(_WorkerHere(steps))):
+            yield
 
 
 @contextmanager

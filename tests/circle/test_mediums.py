@@ -303,7 +303,10 @@ def test_the_mediums_of_the_package_have_no_other_members() -> None:
     for name in ("python", "javascript"):
         chosen = medium(name)
         assert Medium in type(chosen).__mro__
-        assert {member for member in vars(type(chosen)) if not member.startswith("_")} <= set(dir(Medium)) | {"name"}
+        assert {member for member in vars(type(chosen)) if not member.startswith("_")} <= set(dir(Medium)) | {
+            "name",
+            "engine",
+        }
 
 
 @gate

@@ -149,9 +149,10 @@ class TestFound:
     def test_a_python_worker_that_answers_nonsense_ends_the_program(self) -> None:
         error = RuntimeError("monty worker protocol error: invalid payload from worker")
         with (
+            mock.patch.object(sandboxes, "Monty") as interpreter,
             sandboxes.python_worker_here(Path("never-started")),
-            mock.patch.object(python_steps.Steps, "_checkout", side_effect=error),
         ):
+            interpreter.return_value.__enter__.return_value.checkout.side_effect = error
             step = medium("python").open((), ProgramLimits()).begin("1")
         assert isinstance(step, Exceeded)
         assert step.limit == "the interpreter broke down"

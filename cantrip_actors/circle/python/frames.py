@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 
 _HEAD: Final = struct.Struct(">QQ")
-_PIECE: Final = 8 * 1024
 
 
 class WorkerFrame(NamedTuple):
@@ -35,25 +34,22 @@ def receive(stream: RawIOBase, most: int | None = None) -> WorkerFrame | None:
 
     Raises ValueError for JSON of more than `most` bytes, and reads none of it.
     """
-    piece = stream.read(_PIECE)
-    while piece and len(piece) < _HEAD.size:
-        more = stream.read(_PIECE)
-        piece = piece + more if more else b""
-    if not piece:
+    try:
+        length, rest = _HEAD.unpack(_read(stream, _HEAD.size))
+        if most is not None and length > most:
+            raise ValueError(f"expected a message of at most {most:,} bytes, got {length:,}")
+        return WorkerFrame(parse_exactly(_read(stream, length)), _read(stream, rest))
+    except EOFError:
         return None
-    length, rest = _HEAD.unpack_from(piece)
-    if most is not None and length > most:
-        raise ValueError(f"expected a message of at most {most:,} bytes, got {length:,}")
-    begins = _HEAD.size + length
-    if len(piece) < begins + rest:
-        whole = bytearray(begins + rest)
-        whole[: len(piece)] = piece
-        left = memoryview(whole)[len(piece) :]
-        while left:
-            count = stream.readinto(left)
-            if not count:
-                return None
-            left = left[count:]
-        piece = whole
-    view = memoryview(piece)
-    return WorkerFrame(parse_exactly(bytes(view[_HEAD.size : begins])), bytes(view[begins:]))
+
+
+def _read(stream: RawIOBase, count: int) -> bytes:
+    """Return this many bytes. Raises EOFError if the stream ends before."""
+    data = bytearray(count)
+    left = memoryview(data)
+    while left:
+        read = stream.readinto(left)
+        if not read:
+            raise EOFError
+        left = left[read:]
+    return bytes(data)

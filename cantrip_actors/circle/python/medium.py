@@ -32,19 +32,12 @@ _ESCAPED: Final = 6
 """The most bytes that one character of the output takes in JSON."""
 
 
-def make_medium() -> Medium:
-    """Return the Python medium. Opening a sandbox starts no process: its first step does."""
-    return PythonMedium()
-
-
 class PythonMedium(Medium):
-    """Python programs, in the interpreter Monty."""
+    """Python programs, in the interpreter Monty. Opening a sandbox starts no process: its first step does."""
 
     name = "python"
+    engine = ENGINE
     fences = BUILT_IN[name].fences
-
-    def __init__(self) -> None:
-        self.engine = ENGINE
 
     def capability(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
         """Return the text for the entity."""
@@ -59,7 +52,7 @@ class PythonSandbox:
     """One entity's sandbox. Not thread-safe, except `interrupt`, which another thread calls."""
 
     def __init__(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> None:
-        self._gates = _describe_gates(gates)
+        self._gates = describe_for_calls(name_callables(gates))
         self.limits = limits
         self._idle = b""
         """The interpreter's snapshot after the last program; empty before the first one."""
@@ -163,15 +156,3 @@ class PythonSandbox:
             return replace(step, state=new_state or state, image=new_state or state)
         self._idle = new_state or self._idle
         return step
-
-
-_last: tuple[Sequence[ToolDefinition], Mapping[str, Any]] | None = None
-
-
-def _describe_gates(gates: Sequence[ToolDefinition]) -> Mapping[str, Any]:
-    """Return the facts about the gates that a worker needs; cached, because many sandboxes have the same gates."""
-    global _last  # noqa: PLW0603  # one assignment, so threads need no lock
-    latest = _last
-    if latest is None or latest[0] is not gates:
-        latest = _last = gates, describe_for_calls(name_callables(gates))
-    return latest[1]

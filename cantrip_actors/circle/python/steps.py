@@ -11,14 +11,14 @@ variable) raises an exception inside it.
 from __future__ import annotations
 
 import hashlib
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import FileIO
-from os import PathLike
-from types import TracebackType
-from typing import Any, BinaryIO, Final, Protocol, Self, TypeGuard
+from typing import Any, Final, TypeGuard
 
 from msgspec import to_builtins
 from pydantic_monty import (
@@ -56,6 +56,9 @@ GRACE: Final = 0.6
 """Seconds past its limit after which an interpreter that has not noticed is killed. The contract allows a second; the
 rest of it is for the kill, and for a busy machine."""
 
+STALLED: Final = 10.0
+"""Seconds past its limit after which a step is ended although no process computes."""
+
 SESSIONS: Final = 2_000
 """Steps after which an interpreter is replaced, so that its leaks stay small."""
 
@@ -81,7 +84,7 @@ class _ProgramTurn:
 
     limits: ProgramLimits
     gates: Gates
-    stream: BinaryIO | FileIO
+    stream: FileIO
     """A copy of the output goes here: the host reads it if this process is killed."""
     calls: int = 0
     printed: int = 0
@@ -127,44 +130,49 @@ class _ProgramTurn:
         return make_encodable("".join(self.printed_parts)) + self.render_notice()
 
 
-class Clock(Protocol):
-    """A timer that ends this process when a step takes too long here."""
+class KernelTimers:
+    """The kernel's timers that end this process: one for its own CPU time, one for the duration of a step."""
 
     def start(self, seconds: float) -> None:
-        """Start a step that may use this many seconds of this process's CPU time."""
-        ...
+        """Start a step that may use this many seconds of CPU time, and some more of real time."""
+        if sys.platform != "win32":
+            signal.setitimer(signal.ITIMER_PROF, seconds)
+            signal.setitimer(signal.ITIMER_REAL, seconds + STALLED)
 
     def shorten(self, seconds: float) -> None:
         """Reduce the remaining CPU time to at most this many seconds."""
-        ...
+        if sys.platform != "win32":
+            left, _ = signal.getitimer(signal.ITIMER_PROF)
+            if seconds < left:
+                signal.setitimer(signal.ITIMER_PROF, seconds)
+
+    def stop(self) -> None:
+        """End a step: the host no longer waits."""
+        if sys.platform != "win32":
+            signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def make_interpreter(binary: str) -> Monty:
+    """Return the interpreter, to be entered. Its process starts with the first step, and serves later ones."""
+    return Monty(
+        binary_path=binary,
+        min_processes=0,
+        max_processes=1,
+        max_checkouts_per_worker=SESSIONS,
+        feed_duration_limit_grace=GRACE,
+    )
 
 
 class Steps:
-    """Compute steps one at a time, in an interpreter process that is reused for the next step.
+    """Compute steps one at a time, in an interpreter.
 
-    A program's output is copied to `printed`. `clock` ends this process when a step takes too long here; without one,
-    such a step is not ended.
+    A program's output is copied to `printed`. `clock` ends this process when a step takes too long here.
     """
 
-    def __init__(
-        self,
-        binary: str | PathLike[str],
-        printed: BinaryIO | FileIO,
-        clock: Clock | None = None,
-        deadline: float | None = None,
-    ) -> None:
-        self._binary = str(binary)
+    def __init__(self, interpreter: Monty, printed: FileIO, clock: KernelTimers) -> None:
+        self._interpreter = interpreter
         self._printed = printed
         self._clock = clock
-        self._deadline = deadline
-        self._entered = ExitStack()
-        self._pool: Monty | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._entered.close()
 
     def compute(self, request: Mapping[str, Any], state: bytes) -> tuple[dict[str, Any], bytes]:
         """Return the outcome of a step, and the new snapshot; an empty one if the sandbox is unchanged.
@@ -172,7 +180,7 @@ class Steps:
         `request` is a begin, answer, load or resume, as `PythonSandbox` writes it.
         """
         limits, gates = ProgramLimits(**request["limits"]), request["gates"]
-        self._start_clock(limits.time)
+        self._clock.start(limits.time + GRACE)
         if self._printed.tell():
             self._printed.seek(0)
             self._printed.truncate()
@@ -190,6 +198,8 @@ class Steps:
                     step, new_state = Finished(None), b""
         except DamagedSnapshot as damaged:
             return {"damaged": str(damaged)}, b""
+        except MontyCrashedError as error:  # while it loaded a snapshot, and no program ran
+            return {"damaged": f"the interpreter cannot load the snapshot: {error}"}, b""
         except LimitExceeded as problem:
             step, new_state = problem.end_step(limits, turn.render_output()), b""
         except MemoryError:
@@ -230,12 +240,12 @@ class Steps:
         return self._step(turn, start)
 
     def _load(self, idle: bytes) -> None:
-        with _reject_failure(), self._checkout() as session:
+        with _reject_damage(), self._interpreter.checkout() as session:
             session.load_session(idle)
 
     def _resume(self, turn: _ProgramTurn, suspended: bytes) -> Suspended:
         program = _read_suspended(turn, suspended)
-        with _reject_failure(), self._checkout() as session:
+        with _reject_damage(), self._interpreter.checkout() as session:
             snapshot = session.load_snapshot(program)
             assert isinstance(snapshot, FunctionSnapshot), "only calls are dumped"
             name = _read_name(snapshot)
@@ -254,9 +264,9 @@ class Steps:
             "max_suspensions": REQUESTS,
         }
         if turn.again:
-            self._start_clock(turn.time)
+            self._clock.start(turn.time + GRACE)
         try:
-            with self._checkout(limits=bounds, os_policy=_make_policy(seed)) as session:
+            with self._interpreter.checkout(limits=bounds, os_policy=_make_policy(seed)) as session:
                 turn.began = time.perf_counter()
                 try:
                     return self._drive(session, start(session), turn)
@@ -317,28 +327,9 @@ class Steps:
         # effects from before the failure stay
         return Raised(describe(error, turn.gates), turn.render_output()), _dump(session, turn.limits)
 
-    def _start_clock(self, seconds: float) -> None:
-        if self._clock is not None:
-            self._clock.start(seconds + GRACE)
-
     def _allow_conversion(self, turn: _ProgramTurn) -> None:
         """Allow the rest of the program's time for the conversion of its results, and at least GRACE."""
-        if self._clock is not None:
-            self._clock.shorten(max(GRACE, turn.time - (time.perf_counter() - turn.began)))
-
-    def _checkout(self, **options: Any) -> MontySession:
-        """Return a session in the interpreter process, to be entered; the first call starts the process."""
-        if self._pool is None:
-            self._pool = self._entered.enter_context(
-                Monty(
-                    binary_path=self._binary,
-                    max_processes=1,
-                    request_timeout=self._deadline,
-                    max_checkouts_per_worker=SESSIONS,
-                    feed_duration_limit_grace=GRACE,
-                )
-            )
-        return self._pool.checkout(**options)
+        self._clock.shorten(max(GRACE, turn.time - (time.perf_counter() - turn.began)))
 
 
 @contextmanager
@@ -351,16 +342,6 @@ def _reject_damage() -> Iterator[None]:
         yield
     except MontyRuntimeError as error:
         raise DamagedSnapshot(f"the snapshot is damaged: {error}") from error
-
-
-@contextmanager
-def _reject_failure() -> Iterator[None]:
-    """Report every failure to load bytes as DamagedSnapshot, when no program runs."""
-    try:
-        with _reject_damage():
-            yield
-    except MontyCrashedError as error:
-        raise DamagedSnapshot(f"the interpreter cannot load the snapshot: {error}") from error
 
 
 def _find_gate(gates: Gates, snapshot: FunctionSnapshot) -> tuple[str, list[str]] | None:

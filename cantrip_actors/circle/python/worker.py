@@ -17,9 +17,6 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Final
 
-STALLED: Final = 10.0
-"""Seconds past its limit after which a step is ended although no process computes."""
-
 _ADDRESSES: Final = 4 * 2**30
 """Bytes of address space of this process and of the interpreter: a last bound in case memory accounting fails."""
 
@@ -43,12 +40,13 @@ def main(binary: str, *folders: str) -> None:
     _register(f"{_PACKAGE}.circle")
 
     from cantrip_actors.circle.python.frames import receive, send
-    from cantrip_actors.circle.python.steps import Steps
+    from cantrip_actors.circle.python.steps import KernelTimers, Steps, make_interpreter
 
     _confine()
-    clock = _KernelTimers()
+    clock = KernelTimers()
     gc.freeze()  # modules live as long as the process
-    with Steps(binary, printed, clock) as steps:
+    with make_interpreter(binary) as interpreter:
+        steps = Steps(interpreter, printed, clock)
         while (frame := receive(requests)) is not None:
             result = steps.compute(frame.data, frame.state)
             clock.stop()
@@ -86,28 +84,6 @@ def _confine() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     for number in (signal.SIGPROF, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
-
-
-class _KernelTimers:
-    """The kernel's timers that end this process: one for its own CPU time, one for the duration of a step."""
-
-    def start(self, seconds: float) -> None:
-        """Start a step that may use this many seconds of CPU time, and some more of real time."""
-        if sys.platform != "win32":
-            signal.setitimer(signal.ITIMER_PROF, seconds)
-            signal.setitimer(signal.ITIMER_REAL, seconds + STALLED)
-
-    def shorten(self, seconds: float) -> None:
-        """Reduce the remaining CPU time to at most this many seconds."""
-        if sys.platform != "win32":
-            left, _ = signal.getitimer(signal.ITIMER_PROF)
-            if seconds < left:
-                signal.setitimer(signal.ITIMER_PROF, seconds)
-
-    def stop(self) -> None:
-        """End a step: the host no longer waits."""
-        if sys.platform != "win32":
-            signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 if __name__ == "__main__":
