@@ -39,16 +39,14 @@ class _EpochClock:
         self._changed = threading.Condition()
         self._running: list[Guest] = []
         self._thread: threading.Thread | None = None
-        self._parked = False
 
     @contextmanager
     def run_guest(self, guest: Guest) -> Iterator[None]:
         """Advance the epoch during this `with` block, in which the guest computes."""
         with self._changed:
             self._running.append(guest)
-            if self._parked:
-                self._changed.notify()
-            elif self._thread is None:
+            self._changed.notify()
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._tick, name="javascript clock", daemon=True)
                 self._thread.start()
         try:
@@ -60,12 +58,8 @@ class _EpochClock:
     def _tick(self) -> None:
         while True:
             with self._changed:
-                if self._running:
-                    self._running[0].tick()
-                else:
-                    self._parked = True
-                    self._changed.wait()
-                    self._parked = False
+                self._changed.wait_for(lambda: self._running)
+                self._running[0].tick()
             time.sleep(TICK)
 
     def end_all(self) -> None:

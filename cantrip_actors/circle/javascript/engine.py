@@ -9,10 +9,9 @@ The rules of this file:
 - A guest runs on a stack of its own, a fiber of wasmtime (its asynchronous calls). While a program waits for the host,
   the fiber is suspended and the thread that polled it is free; any thread may poll it again. So a program that waits
   for a gate holds no thread, and `Guest.enter` is a generator.
-- A guest can reach nothing but its imports. The ones that call Python are `wait` and `take`, by which the host receives
-  requests and answers them (`_GLUE` does the rest of `host_call` in wasm), and four functions of WASI that must write
-  into memory. Their clock and randomness are constants, so a replayed program computes the same. The other imports are
-  wasm: they need no GIL, and the guest polls one of them in its hot loop.
+- A guest can reach nothing but its imports. Only `wait` and `take` call Python: by them the host receives requests and
+  answers them. The other imports are wasm: they need no GIL, and the guest polls one of them in its hot loop. Their
+  clock and randomness are constants, so a replayed program computes the same.
 - No import raises, because wasmtime-py keeps the last exception of all threads in one place. A guest whose import fails
   stores the failure and is halted, and `Guest` raises it in the caller.
 - The engine's epoch stops a guest. When the epoch advances, each store asks its own `_Halt`, in its own thread, whether
@@ -69,23 +68,31 @@ PAGE: Final = 4096
 """Bytes of a memory page: a change marks all of it as changed."""
 
 _PAGE: Final = 65536
-_EBADF: Final = 8
 
 _HOST_FUNCTIONS: Final = """(module
   (func (export "host_interrupt") (result i32) i32.const 0)
   (func (export "host_module_normalize") (param i32 i32 i32 i32 i32) (result i32) i32.const 0)
   (func (export "host_module_load") (param i32 i32 i32) (result i32) i32.const 0)
+  (func (export "environ_get") (param i32 i32) (result i32) i32.const 0)
   (func (export "fd_close") (param i32) (result i32) i32.const 8)
   (func (export "fd_fdstat_get") (param i32 i32) (result i32) i32.const 8)
   (func (export "fd_seek") (param i32 i64 i32 i32) (result i32) i32.const 8)
   (func (export "fd_write") (param i32 i32 i32 i32) (result i32) i32.const 8)
   (func (export "proc_exit") (param i32) unreachable)
   (type $host_call (func (param i32 i32 i32 i32 i32) (result i32)))
-  (table (export "host calls") 1 funcref)
+  (type $fill (func (param i32 i32) (result i32)))
+  (type $time (func (param i32 i64 i32) (result i32)))
+  (table (export "calls") 4 funcref)
   (func (export "host_call") (type $host_call)
     (call_indirect (type $host_call)
-      (local.get 0) (local.get 1) (local.get 2) (local.get 3) (local.get 4) (i32.const 0))))"""
-"""The guest's imports that never call Python, by their import names."""
+      (local.get 0) (local.get 1) (local.get 2) (local.get 3) (local.get 4) (i32.const 0)))
+  (func (export "random_get") (type $fill)
+    (call_indirect (type $fill) (local.get 0) (local.get 1) (i32.const 1)))
+  (func (export "environ_sizes_get") (type $fill)
+    (call_indirect (type $fill) (local.get 0) (local.get 1) (i32.const 2)))
+  (func (export "clock_time_get") (type $time)
+    (call_indirect (type $time) (local.get 0) (local.get 1) (local.get 2) (i32.const 3))))"""
+"""The guest's imports, by their names. Those that use its memory, which does not exist yet, call `_GLUE`."""
 
 _GLUE: Final = """(module
   (import "guest" "memory" (memory 1))
@@ -96,10 +103,10 @@ _GLUE: Final = """(module
   (import "guest" "qjs_result_free" (func $free_result))
   (import "guest" "qjs_alloc" (func $alloc (param i32) (result i32)))
   (import "guest" "qjs_free" (func $free (param i32 i32)))
-  (import "native" "host calls" (table 1 funcref))
+  (import "native" "calls" (table 4 funcref))
   (import "host" "wait" (func $wait (param i32 i32) (result i32)))
   (import "host" "take" (func $take (param i32)))
-  (elem (i32.const 0) $host_call)
+  (elem (i32.const 0) $host_call $random_get $environ_sizes_get $clock_time_get)
   (func $host_call (param i32 i32 i32) (param $count i32) (param $arguments i32) (result i32)
     (local $length i32) (local $pointer i32) (local $handle i32)
     (if (i32.lt_s (local.get $count) (i32.const 1)) (then (return (i32.const -1))))
@@ -114,11 +121,16 @@ _GLUE: Final = """(module
     (call $free (local.get $pointer) (local.get $length))
     (if (i32.eqz (local.get $handle)) (then (return (call $fail))))
     (local.get $handle))
-  (func $fail (result i32) (call $take (i32.const 0)) (i32.const -1)))"""
+  (func $fail (result i32) (call $take (i32.const 0)) (i32.const -1))
+  (func $random_get (param $pointer i32) (param $length i32) (result i32)
+    (memory.fill (local.get $pointer) (i32.const 0x5a) (local.get $length)) (i32.const 0))
+  (func $environ_sizes_get (param $count i32) (param $size i32) (result i32)
+    (i32.store (local.get $count) (i32.const 0)) (i32.store (local.get $size) (i32.const 0)) (i32.const 0))
+  (func $clock_time_get (param i32 i64) (param $pointer i32) (result i32)
+    (i64.store (local.get $pointer) (i64.const 0)) (i32.const 0)))"""
 """`host_call` passes the program's request to `wait`, which returns the length of the answer (-1 for a failure) and may
 suspend. `take` writes the answer to the given address. `take(0)` reports that no memory is left."""
 
-_WASI: Final = "wasi_snapshot_preview1"
 _entered = threading.local()
 """`.guest` is the guest that runs in this thread; the imports, which all guests share, find it here."""
 
@@ -152,10 +164,7 @@ class _Compiled:
 
     def instantiate(self, store: wasmtime.Store) -> Any:
         native = wasmtime.Instance(store, self.native, []).exports(store)
-        imports: list[Any] = [
-            native[name] if (name := imported.name or "") in native else self.linker.get(store, imported.module, name)
-            for imported in self.module.imports
-        ]
+        imports: list[Any] = [native[imported.name or ""] for imported in self.module.imports]
         guest = wasmtime.Instance(store, self.module, imports).exports(store)
         sources = {"native": native, "guest": guest}
         # instantiated last: a store with an asynchronous import accepts only asynchronous calls
@@ -354,7 +363,7 @@ class Guest:
 
         A copy of the whole memory would stop all threads while it is made.
         """
-        base = ctypes.addressof(self._memory.data_ptr(self._store).contents) + self._base
+        base = self._locate(self._base, self.size)
         for start in range(0, self.size, _PAGE):
             yield ctypes.string_at(base + start, min(_PAGE, self.size - start))
 
@@ -371,7 +380,7 @@ class Guest:
                 self._memory.grow(self._store, -(-lacking // _PAGE))
             except wasmtime.WasmtimeError as problem:
                 raise LimitExceeded("memory") from problem
-        base = ctypes.addressof(self._memory.data_ptr(self._store).contents) + self._base
+        base = self._locate(self._base, change.size)
         for start, page in change.pages:
             ctypes.memmove(base + start, page, len(page))
 
@@ -383,23 +392,19 @@ class Guest:
 
     def _write(self, data: bytes) -> int:
         pointer = self._alloc(len(data) or 1)
-        if not self.write(data, pointer):
-            raise LimitExceeded("crash")
+        ctypes.memmove(self._locate(pointer, len(data)), data, len(data))
         return pointer
 
-    def write(self, data: bytes, pointer: int) -> bool:
-        """Write into the memory; return False if `pointer` is outside of it."""
-        pointer &= 0xFFFFFFFF
-        if pointer + len(data) > self._memory.data_len(self._store):
-            return False
-        ctypes.memmove(ctypes.addressof(self._memory.data_ptr(self._store).contents) + pointer, data, len(data))
-        return True
-
     def _read(self, pointer: int, length: int) -> bytes:
-        pointer, length = pointer & 0xFFFFFFFF, length & 0xFFFFFFFF
+        length &= 0xFFFFFFFF
+        return ctypes.string_at(self._locate(pointer, length), length)
+
+    def _locate(self, pointer: int, length: int) -> int:
+        """Return the address of this part of the memory. Raises LimitExceeded if the memory ends before."""
+        pointer &= 0xFFFFFFFF
         if pointer + length > self._memory.data_len(self._store):
             raise LimitExceeded("crash")
-        return ctypes.string_at(ctypes.addressof(self._memory.data_ptr(self._store).contents) + pointer, length)
+        return ctypes.addressof(self._memory.data_ptr(self._store).contents) + pointer
 
     # -------------------------------------------------------------------------------------------------------- imports
 
@@ -430,10 +435,12 @@ class Guest:
 
     def take(self, pointer: int) -> None:
         """Write the answer into the guest's memory; the body of `take`."""
-        if pointer and self._answer is not None:
-            self.write(self._answer, pointer)
-        else:
-            self.halt("memory")
+        try:
+            if not pointer or self._answer is None:
+                raise LimitExceeded("memory")
+            ctypes.memmove(self._locate(pointer, len(self._answer)), self._answer, len(self._answer))
+        except LimitExceeded as problem:
+            self.halt(problem.limit)
 
 
 def complete(work: GuestWork[T]) -> T:
@@ -462,29 +469,6 @@ def _take(pointer: int) -> None:
     guest.take(pointer)
 
 
-def _fill(data: bytes, pointer: int) -> int:
-    guest: Guest = _entered.guest
-    return 0 if guest.write(data, pointer) else _EBADF
-
-
-def _write_random(pointer: int, length: int) -> int:
-    """Write bytes that are the same in every run, so that a replayed program takes the same branches."""
-    return _fill(b"\x5a" * min(length & 0xFFFFFFFF, _PAGE), pointer)
-
-
-def _write_environment_sizes(count: int, size: int) -> int:
-    return _fill(bytes(4), count) or _fill(bytes(4), size)
-
-
-def _write_environment(_pointers: int, _buffer: int) -> int:
-    return 0
-
-
-def _write_time(_which: int, _precision: int, pointer: int) -> int:
-    """Write the time of a clock that always stands at 1970."""
-    return _fill(bytes(8), pointer)
-
-
 def _compile() -> _Compiled:
     settings = wasmtime.Config()
     settings.epoch_interruption = True
@@ -492,15 +476,7 @@ def _compile() -> _Compiled:
     set_fiber_size(settings, FIBER)
     engine = wasmtime.Engine(settings)
     linker = wasmtime.Linker(engine)
-    i32, i64 = wasmtime.ValType.i32, wasmtime.ValType.i64
-    for module, name, parameters, function in (
-        (_WASI, "random_get", [i32()] * 2, _write_random),
-        (_WASI, "environ_get", [i32()] * 2, _write_environment),
-        (_WASI, "environ_sizes_get", [i32()] * 2, _write_environment_sizes),
-        (_WASI, "clock_time_get", [i32(), i64(), i32()], _write_time),
-    ):
-        linker.define_func(module, name, wasmtime.FuncType(parameters, [i32()]), function)
-    linker.define_func("host", "take", wasmtime.FuncType([i32()], []), _take)
+    linker.define_func("host", "take", wasmtime.FuncType([wasmtime.ValType.i32()], []), _take)
     callbacks = define_wait(linker, _receive, _is_answered)
     guest = load_module(engine, _read_wasm(), f"stack {STACK}")
     results = {

@@ -21,22 +21,18 @@ from wasmtime import _ffi as ffi
 
 from cantrip_actors.terms.errors import InvalidCantrip
 
-FUNCTIONS: Final[Mapping[str, int]] = {
+PARAMETERS: Final[Mapping[str, int]] = {
     "wasmtime_call_future_delete": 1,
     "wasmtime_call_future_poll": 1,
     "wasmtime_config_async_stack_size_set": 2,
     "wasmtime_error_new": 1,
+    "wasmtime_func_async_callback_t": 8,
+    "wasmtime_func_async_continuation_callback_t": 1,
     "wasmtime_func_call_async": 8,
     "wasmtime_linker_define_async_func": 9,
     "wasmtime_store_epoch_deadline_callback": 4,
 }
-"""The functions of `wasmtime._ffi`, with the numbers of their parameters."""
-
-CALLBACKS: Final[Mapping[str, int]] = {
-    "wasmtime_func_async_callback_t": 8,
-    "wasmtime_func_async_continuation_callback_t": 1,
-}
-"""The types of callbacks of `wasmtime._ffi`, with the numbers of their parameters."""
+"""The functions, and the types of callbacks, of `wasmtime._ffi`, with the numbers of their parameters."""
 
 TYPES: Final = ("wasm_trap_t", "wasmtime_context_t", "wasmtime_error_t", "wasmtime_val_t")
 """Other types of `wasmtime._ffi`."""
@@ -52,68 +48,32 @@ MEMBERS: Final[Mapping[str, Sequence[str]]] = {
 }
 """The members of wasmtime's classes that it does not document. `_func` is an attribute of instances."""
 
-EXPORTS: Final[Mapping[str, tuple[int, int]]] = {
-    "call_function": (5, 1),
-    "compute_memory_usage": (0, 1),
-    "eval_async": (3, 1),
-    "eval_code": (3, 1),
-    "execute_pending_jobs": (0, 1),
-    "free_value": (1, 0),
-    "get_index": (3, 1),
-    "get_string": (1, 1),
-    "new_function": (2, 1),
-    "new_string": (2, 1),
-    "new_undefined": (0, 1),
-    "qjs_alloc": (1, 1),
-    "qjs_free": (2, 0),
-    "qjs_last_len": (0, 1),
-    "qjs_last_ptr": (0, 1),
-    "qjs_result_free": (0, 0),
-    "run_gc": (0, 0),
-    "set_memory_limit": (1, 0),
-}
-"""The functions that the guest exports, with the numbers of their parameters and results, which are all i32."""
-
-KNOWN_GUEST: Final = "647ab11ae29cc6d39a6d17d3aa1e7a6a0b5fb9c44b4864475a18bc644f926050"
-"""The digest of the guest of quickjs-rs 0.2.6, whose exports are these. Another one is compared with `EXPORTS`."""
+GUEST: Final = "647ab11ae29cc6d39a6d17d3aa1e7a6a0b5fb9c44b4864475a18bc644f926050"
+"""The digest of the guest of quickjs-rs 0.2.6, for whose exports `engine.py` was written."""
 
 
 def check_host() -> None:
     """Raise InvalidCantrip for the first part of wasmtime that differs from what this file was written for."""
-    for name, count in FUNCTIONS.items():
-        code = getattr(getattr(ffi, name, None), "__code__", None)
-        _compare("wasmtime", name, f"{count} parameters", code and f"{code.co_argcount} parameters")
-    for name, count in CALLBACKS.items():
-        parameters = getattr(getattr(ffi, name, None), "_argtypes_", None)
-        _compare("wasmtime", name, f"{count} parameters", parameters and f"{len(parameters)} parameters")
+    for name, count in PARAMETERS.items():
+        part = getattr(ffi, name, None)
+        code, types = getattr(part, "__code__", None), getattr(part, "_argtypes_", None)
+        parameters = code.co_argcount if code is not None else len(types or ())
+        _compare("wasmtime", name, f"{count} parameters", f"{parameters} parameters" if parameters else None)
     for name in TYPES:
         _compare("wasmtime", name, "a type", "a type" if hasattr(ffi, name) else None)
     fields = [name for name, *_ in getattr(ffi.wasmtime_val_t, "_fields_", ())]
     _compare("wasmtime", "wasmtime_val_t", "the fields kind, of", f"the fields {', '.join(fields)}")
     for kind, names in MEMBERS.items():
-        members = vars(getattr(wasmtime, kind, object)) | getattr(getattr(wasmtime, kind, None), "__annotations__", {})
-        inherited = dir(getattr(wasmtime, kind, object))
+        owner = getattr(wasmtime, kind, object)
+        members = {*dir(owner), *getattr(owner, "__annotations__", ())}
         for name in names:
-            has_member = name in members or name in inherited
-            _compare("wasmtime", f"{kind}.{name}", "a member", "a member" if has_member else None)
+            _compare("wasmtime", f"{kind}.{name}", "a member", "a member" if name in members else None)
 
 
 def check_guest(wasm: bytes) -> None:
-    """Raise InvalidCantrip for the first export of the guest that is missing or has other parameters or results."""
-    if hashlib.sha256(wasm).hexdigest() == KNOWN_GUEST:
-        return
-    module = wasmtime.Module(wasmtime.Engine(), wasm)
-    exports = {export.name: export.type for export in module.exports}
-    for name, (parameters, results) in EXPORTS.items():
-        function = exports.get(name)
-        shape = (
-            f"{len(function.params)} parameters, {len(function.results)} results"
-            if isinstance(function, wasmtime.FuncType)
-            else None
-        )
-        _compare("quickjs-rs", name, f"{parameters} parameters, {results} results", shape)
-    for name, kind in (("memory", wasmtime.MemoryType), ("__stack_pointer", wasmtime.GlobalType)):
-        _compare("quickjs-rs", name, kind.__name__, type(exports[name]).__name__ if name in exports else None)
+    """Raise InvalidCantrip for another guest than the one that this package was written for."""
+    digest = hashlib.sha256(wasm).hexdigest()
+    _compare("quickjs-rs", "_guest.wasm", f"the digest {GUEST[:16]}", f"the digest {digest[:16]}")
 
 
 def _compare(package: str, name: str, expected: str, came: str | None) -> None:
