@@ -11,7 +11,7 @@ import anyio
 import httpx
 
 from cantrip_actors.circle.gate_call import GateError
-from cantrip_actors.circle.gates.fetch_request import make_tls, parse_url, resolve_public
+from cantrip_actors.circle.gates.fetch_request import build_request, make_tls, parse_url, resolve_public
 
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], *, allow_private: bool, seconds: float) -> int:
@@ -23,7 +23,7 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], *, allow_priva
             addresses = [None] if allow_private else await resolve_public(target)
             async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=seconds) as client:
                 for address in addresses:
-                    request = _build(client, target, address, body, headers)
+                    request = build_request(client, "POST", target, address, headers, body)
                     try:
                         response = await client.send(request, stream=True, follow_redirects=False)
                     except httpx.TransportError as error:
@@ -34,16 +34,3 @@ async def post(url: str, body: bytes, headers: Mapping[str, str], *, allow_priva
     except TimeoutError:
         problem = f"no answer in {seconds:g} seconds"
     raise GateError(problem)
-
-
-def _build(
-    client: httpx.AsyncClient, url: httpx.URL, address: str | None, body: bytes, headers: Mapping[str, str]
-) -> httpx.Request:
-    """Return the request, sent to `address` if one is given, with the name in the Host header and in TLS."""
-    if address is None:
-        return client.build_request("POST", url, content=body, headers=dict(headers))
-    extensions = {"sni_hostname": url.raw_host.decode("ascii")}
-    all_headers = {**headers, "host": url.netloc.decode("ascii")}
-    return client.build_request(
-        "POST", url.copy_with(host=address), content=body, headers=all_headers, extensions=extensions
-    )

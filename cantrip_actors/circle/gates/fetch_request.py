@@ -17,6 +17,7 @@ import re
 import socket
 import ssl
 import zlib
+from collections.abc import Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -163,7 +164,7 @@ async def _get(
     """Send one request to the first reachable address; return the text, the image, or the redirect's target."""
     unreached = "no address"
     for address in addresses:
-        request = _build_request(client, url, address)
+        request = build_request(client, "GET", url, address, {"accept-encoding": "gzip"})
         try:
             response = await client.send(request, stream=True, follow_redirects=False)
         except get_http_errors("ConnectError", "ConnectTimeout") as error:
@@ -180,14 +181,21 @@ async def _get(
     raise GateError(f"{_shorten(url)} cannot be reached: {unreached}")
 
 
-def _build_request(client: httpx.AsyncClient, url: httpx.URL, address: str | None) -> httpx.Request:
+def build_request(
+    client: httpx.AsyncClient,
+    method: str,
+    url: httpx.URL,
+    address: str | None,
+    headers: Mapping[str, str],
+    content: bytes | None = None,
+) -> httpx.Request:
     """Return the request, sent to `address` if one is given, with the name in the Host header and in TLS."""
-    headers = {"accept-encoding": "gzip"}
     if address is None:
-        return client.build_request("GET", str(url), headers=headers)
-    headers["host"] = url.netloc.decode("ascii")
+        return client.build_request(method, str(url), headers=headers, content=content)
+    headers = {**headers, "host": url.netloc.decode("ascii")}
     extensions = {"sni_hostname": url.raw_host.decode("ascii")}
-    return client.build_request("GET", str(url.copy_with(host=address)), headers=headers, extensions=extensions)
+    target = str(url.copy_with(host=address))
+    return client.build_request(method, target, headers=headers, content=content, extensions=extensions)
 
 
 async def _read_response(response: httpx.Response, url: httpx.URL, most: _Most) -> str | Image | httpx.URL:

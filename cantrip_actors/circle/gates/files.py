@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Final, TextIO
+from typing import Annotated, BinaryIO, Final, TextIO
 
 from pydantic import Field
 
@@ -87,8 +87,7 @@ def read(
         if b"\0" in beginning:
             raise GateError(f'"{path}" is a binary file of {size:,} bytes: expected a text file')
         raw.seek(0)
-        file = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="\n")
-        text, note = _read_excerpt(file, offset, limit, column)
+        text, note = _read_excerpt(raw, offset, limit, column)
     text, strange = _make_readable(text)
     notes = [note] if note else []
     if strange:
@@ -105,14 +104,22 @@ def _make_image(data: bytes, path: str, size: int) -> Image:
     return Image(data)
 
 
-def _read_excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
+def _read_excerpt(raw: BinaryIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
     """Return the requested lines, as far as they fit, and a note how to read the rest (empty at the end)."""
-    passed = _Passed(file)
-    lines = passed.skip_lines(offset - 1)
+    lines = _skip_lines(raw, offset - 1)
     if lines < offset - 1:
         size = f"has {lines} lines" if lines else "is empty"
         return "", f"the file {size}, there is no line {offset}"
-    passed.skip(column)
+    encoding = "utf-8" if lines else "utf-8-sig"
+    with io.TextIOWrapper(raw, encoding=encoding, errors="surrogateescape", newline="\n") as file:
+        return _read_lines(file, offset, limit, column)
+
+
+def _read_lines(file: TextIO, offset: int, limit: int | None, column: int) -> tuple[str, str]:
+    _refuse_beyond(column)
+    left = column
+    while left and (piece := file.read(min(left, _PIECE))):
+        left -= len(piece)
     pieces: list_[str] = []
     room, line, at = CHARACTERS, offset, column
     while room and (limit is None or line < offset + limit):
@@ -131,58 +138,33 @@ def _read_excerpt(file: TextIO, offset: int, limit: int | None, column: int) -> 
     return "".join(pieces), f"the file has more: read it with {onward}"
 
 
-class _Passed:
-    """The skipped part of a file. A file may be larger than its disk, because holes take no space."""
+def _skip_lines(raw: BinaryIO, count: int) -> int:
+    """Skip lines of any length without storing them; return how many there were.
 
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._left = PASSED
+    It counts the lines of whole pieces, because a file may have millions of short ones.
+    """
+    skipped, piece = 0, b""
+    while skipped < count:
+        _refuse_beyond(raw.tell())
+        before, piece = piece, raw.read(_PIECE)
+        if not piece:
+            return skipped + bool(before and not before.endswith(b"\n"))
+        breaks = piece.count(b"\n")
+        if skipped + breaks >= count:
+            raw.seek(-len(piece), os.SEEK_CUR)
+            for _ in range(count - skipped):
+                raw.readline()
+        skipped = min(skipped + breaks, count)
+    return skipped
 
-    def _read(self, characters: int, *, line: bool = False) -> str:
-        if self._left <= 0:
-            raise GateError(
-                f"what was asked for lies beyond the first {PASSED:,} characters of the file: expected an offset and a "
-                "column before that; search finds lines further on"
-            )
-        piece = self._file.readline(characters) if line else self._file.read(characters)
-        self._left -= len(piece)
-        return piece
 
-    def skip_lines(self, count: int) -> int:
-        """Skip lines of any length without storing them; return how many there were.
-
-        It counts the lines of whole pieces, and skips line by line only in the piece that it has to end in.
-        """
-        skipped, piece = 0, ""
-        while count > skipped:
-            at, before = self._file.tell(), piece
-            piece = self._read(_PIECE)
-            breaks = piece.count("\n")
-            if skipped + breaks < count and len(piece) == _PIECE:
-                skipped += breaks
-                continue
-            self._file.seek(at)
-            self._left += len(piece)
-            if not piece and before and not before.endswith("\n"):
-                skipped += 1  # the file ends with a piece, in the middle of a line
-            break
-        while skipped < count and self._skip_line():
-            skipped += 1
-        return skipped
-
-    def _skip_line(self) -> bool:
-        """Skip one line; return whether there was one."""
-        seen = False
-        while piece := self._read(_PEEK, line=True):
-            seen = True
-            if piece.endswith("\n"):
-                break
-        return seen
-
-    def skip(self, characters: int) -> None:
-        """Skip characters of the current line."""
-        while characters and (piece := self._read(min(characters, _PEEK))):
-            characters -= len(piece)
+def _refuse_beyond(position: int) -> None:
+    """Refuse to skip more of a file. A file may be larger than its disk, because holes take no space."""
+    if position > PASSED:
+        raise GateError(
+            f"what was asked for lies beyond the first {PASSED:,} characters of the file: expected an offset and a "
+            "column before that; search finds lines further on"
+        )
 
 
 def _make_readable(text: str) -> tuple[str, int]:

@@ -96,13 +96,19 @@ class TestRead:
             assert read(root=root, path="b.txt", offset=far) == end
 
     @pytest.mark.rule("X-06")
-    def test_millions_of_lines_are_not_skipped_one_by_one(self, root, monkeypatch):
-        skipped = []
-        skip_line = files._Passed._skip_line
-        monkeypatch.setattr(files._Passed, "_skip_line", lambda passed: skipped.append(1) or skip_line(passed))
-        (root / "b.txt").write_text("\n" * 1_000_000 + "here")
-        assert read(root=root, path="b.txt", offset=1_000_001) == "here"
-        assert len(skipped) <= files._PIECE
+    def test_millions_of_lines_are_not_skipped_one_by_one(self, root):
+        (root / "b.txt").write_text("\n" * 10_000_000 + "here")
+        began = time.thread_time()
+        assert read(root=root, path="b.txt", offset=10_000_001) == "here"
+        assert time.thread_time() - began < 0.5
+
+    @pytest.mark.rule("X-06")
+    def test_the_end_of_a_file_with_a_hole_is_refused(self, root):
+        with (root / "b.txt").open("wb") as file:
+            file.write(b"a" * 10_000)
+            file.truncate(2**40)
+        for place in ({"offset": 2}, {"column": 2**39}):
+            assert "lies beyond the first 64,000,000 characters" in refusal(read, root=root, path="b.txt", **place)
 
     def test_a_long_file_is_cut_with_a_note_where_to_continue(self, root):
         whole = "".join(f"line {n}\n" for n in range(20_000))
