@@ -105,27 +105,16 @@ class GeneratorSandbox(LiveSandbox):
             self._interrupted = True
             self.stop()
 
-    def dump(self) -> bytes | None:
-        """Return a snapshot between two turns; None while a program is suspended."""
-        with self._stepping:
-            self._check_open()
-            return None if self._pending is not None else self.save()
+    def _save(self) -> bytes:
+        return self.save()
 
-    def load(self, image: bytes) -> None:
-        """Restore a `dump`. Raises ValueError for other bytes."""
-        with self._stepping:
-            self._check_open()
-            self._end_program()
-            self.restore(image)
+    def _restore(self, image: bytes) -> None:
+        self._end_program()
+        self.restore(image)
 
-    def close(self) -> None:
-        """Release all resources; a step in progress ends as if interrupted."""
-        self.interrupt()
-        with self._stepping:
-            if not self._closed:
-                self._closed = True
-                self._end_program()
-                self.release()
+    def _release(self) -> None:
+        self._end_program()
+        self.release()
 
     def _start(self, code: str, variables: Mapping[str, Any]) -> Stepped:
         self._interrupted = False

@@ -49,6 +49,22 @@ class LiveSandbox(ABC):
     def _undo(self) -> None:
         """End the program, and restore the sandbox from before the turn."""
 
+    @abstractmethod
+    def _save(self) -> bytes | None:
+        """Return a snapshot between two turns; None if none can be made."""
+
+    @abstractmethod
+    def _restore(self, image: bytes) -> None:
+        """End the program, and restore a `_save`. Raises ValueError for other bytes."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """End the program, and release all resources."""
+
+    @abstractmethod
+    def interrupt(self) -> None:
+        """End the program, from any thread; the step returns Exceeded. Does nothing between turns."""
+
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code` until it calls a gate or ends. A program that is still suspended is undone first."""
         with self._stepping:
@@ -71,6 +87,26 @@ class LiveSandbox(ABC):
             self._left = min(self._left, self.limits.time)
             self._gates_closed = answer.closed
             return self._step(lambda: self._continue(answer))
+
+    def dump(self) -> bytes | None:
+        """Return a snapshot between two turns; None while a program is suspended, or if none can be made."""
+        with self._stepping:  # `close` must not release the state meanwhile
+            self._check_open()
+            return None if self._pending is not None else self._save()
+
+    def load(self, image: bytes) -> None:
+        """Restore a `dump`. Raises ValueError for other bytes."""
+        with self._stepping:
+            self._check_open()
+            self._restore(image)
+
+    def close(self) -> None:
+        """Release all resources; a step in progress ends as if interrupted."""
+        self.interrupt()
+        with self._stepping:
+            if not self._closed:
+                self._closed = True
+                self._release()
 
     def resume(self, image: bytes) -> Suspended:  # noqa: ARG002  # the contract's signature
         """Raise ValueError: this medium has no snapshots of suspended programs."""

@@ -143,12 +143,12 @@ _RECORDED: Final = frozenset({"medium", "gates", "wards", "servers"})
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,49}")
 
 _NEEDS: Final = {
-    "python": ("the interpreter Monty", "python"),
-    "javascript": ("the engine QuickJS", "js"),
-    "shell": ("a filter of system calls and a parser", "shell"),
+    "python": ("PythonMedium", "the interpreter Monty", "python"),
+    "javascript": ("JavaScriptMedium", "the engine QuickJS", "js"),
+    "shell": ("ShellMedium", "a filter of system calls and a parser", "shell"),
 }
-"""The modules that each medium of this package needs, and the extra that installs them. A medium is imported on first
-use."""
+"""Each medium of this package: its class, which is imported on first use, the modules that it needs, and the extra that
+installs them."""
 
 
 def medium(chosen: str | Language, jail: str | None = None) -> Medium:
@@ -169,13 +169,13 @@ def medium(chosen: str | Language, jail: str | None = None) -> Medium:
         raise InvalidCantrip(f'medium "{name}" is not available: this installation has {", ".join(sorted(_NEEDS))}')
     if name == "shell" and sys.platform != "linux":
         raise InvalidCantrip(f'medium "shell" needs Linux: {sys.platform} has no mechanism that confines a shell')
+    kind, needs, extra = _NEEDS[name]
     try:
-        made: Medium = import_module(f"cantrip_actors.circle.{name}.medium").make_medium(**language.settings)
-        return made
+        built_in: Medium = getattr(import_module(f"cantrip_actors.circle.{name}.medium"), kind)(**language.settings)
+        return built_in
     except ModuleNotFoundError as missing:
         if str(missing.name).startswith("cantrip_actors."):
             raise
-        needs, extra = _NEEDS[name]
         raise InvalidCantrip(f'medium "{name}" needs {needs}: pip install "cantrip-actors[{extra}]"') from missing
 
 

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import orjson
 
-from cantrip_actors.circle.javascript.clock import GRACE, WAITING, clock
+from cantrip_actors.circle.javascript.clock import WAITING, clock
 from cantrip_actors.circle.javascript.engine import PAGE, Guest, GuestWork, compute_identity, get_pristine
 from cantrip_actors.circle.javascript.gates import describe_functions, write_capability
 from cantrip_actors.circle.javascript.memory import Difference, compute_difference, pack, unpack
@@ -39,11 +39,6 @@ from cantrip_actors.terms.messages import ToolDefinition
 
 RESERVE: Final = 128 * 1024
 """Bytes that a turn must leave free; without them no later turn could even start, let alone free memory."""
-
-
-def make_medium() -> Medium:
-    """Return the JavaScript medium."""
-    return JavaScriptMedium()
 
 
 class JavaScriptMedium(Medium):
@@ -168,46 +163,27 @@ class JavaScriptSandbox(LiveSandbox):
 
     # ------------------------------------------------------------------------------------------------- before and after
 
-    def dump(self) -> bytes | None:
-        """Return a snapshot of some kilobytes; None while a program is suspended."""
-        with self._stepping:  # `close` must not release the memory meanwhile
-            self._check_open()
-            pristine = self._pristine
-            return None if self._pending is not None else pack(pristine.engine, pristine.memory, self._guest.memory())
+    def _save(self) -> bytes:
+        return pack(self._pristine.engine, self._pristine.memory, self._guest.memory())
 
-    def load(self, image: bytes) -> None:
-        """Restore a `dump`. Raises ValueError, and changes nothing, for another engine's snapshot."""
-        with self._stepping:
-            self._check_open()
-            pristine = self._pristine
-            change = unpack(pristine.engine, pristine.memory, image, pristine.most(self.limits.memory))
-            try:
-                guest = self._make_guest(change)
-            except LimitExceeded as problem:
-                raise ValueError("the snapshot needs more memory than this sandbox may have") from problem
-            self._discard()
-            self._guest = guest
-            self._has_promises = True  # the snapshot does not say
-
-    def close(self) -> None:
-        """Release all resources; a step in progress ends as if interrupted."""
-        self._guest.halt("interrupted")
-        if self._stepping.acquire(timeout=GRACE):
-            try:
-                if not self._closed:
-                    self._closed = True
-                    self._discard()
-            finally:
-                self._stepping.release()
+    def _restore(self, image: bytes) -> None:
+        pristine = self._pristine
+        change = unpack(pristine.engine, pristine.memory, image, pristine.most(self.limits.memory))
+        try:
+            guest = self._make_guest(change)
+        except LimitExceeded as problem:
+            raise ValueError("the snapshot needs more memory than this sandbox may have") from problem
+        self._release()
+        self._guest = guest
+        self._has_promises = True  # the snapshot does not say
 
     def _undo(self) -> None:
         """Replace the instance, whose memory is undefined, by one with the memory from before the turn."""
-        self._discard()
+        self._release()
         self._guest = self._make_guest(self._before)
         self._before = None
 
-    def _discard(self) -> None:
-        """Release the instance. No program may run in it."""
+    def _release(self) -> None:
         work, self._work, self._pending = self._work, None, None
         if work is not None:
             work.close()

@@ -101,24 +101,19 @@ _PRELUDE: Final = (
 )
 
 
-def make_medium(jail: JailName | None = None) -> Medium:
-    """Return the shell medium. `jail` requires one kind of jail.
+class ShellMedium(Medium):
+    """Programs for bash, in shells that a jail confines. `jail` requires one kind of jail.
 
     Raises InvalidCantrip if no shell can be confined.
     """
-    return ShellMedium(find_jail(jail), {} if jail is None else {"jail": jail})
-
-
-class ShellMedium(Medium):
-    """Programs for bash, in shells that a jail confines."""
 
     name = "shell"
     fences = BUILT_IN[name].fences
 
-    def __init__(self, jail: Jail, settings: Mapping[str, Any]) -> None:
-        self._jail = jail
-        self.settings = settings
-        self.engine = f"bash {jail.bash} in {jail.name}"
+    def __init__(self, jail: JailName | None = None) -> None:
+        self._jail = find_jail(jail)
+        self.settings = {} if jail is None else {"jail": jail}
+        self.engine = f"bash {self._jail.bash} in {self._jail.name}"
 
     def capability(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
         """Return the text for the entity."""
@@ -306,41 +301,29 @@ class ShellSandbox(LiveSandbox):
 
     # ------------------------------------------------------------------------------------------------- before and after
 
-    def dump(self) -> bytes | None:
-        """Return the shell's state and files as a snapshot; None while a program is suspended or if none can be made.
+    def _save(self) -> bytes | None:
+        """Return the shell's state and files as a snapshot; None if none can be made.
 
         None can be made under Landlock, where the files' paths differ between sandboxes, for too many files, or while
         the shell holds files open, which text cannot express.
         """
-        with self._stepping:  # `close` must not remove the files meanwhile
-            self._check_open()
-            if not self._jail.same_paths or self._pending is not None or self._state.startswith(_OPEN):
-                return None
-            files = self._files.pack()
-            return None if files is None else b"%d\n%b%b" % (len(self._state), self._state, files)
+        if not self._jail.same_paths or self._state.startswith(_OPEN):
+            return None
+        files = self._files.pack()
+        return None if files is None else b"%d\n%b%b" % (len(self._state), self._state, files)
 
-    def load(self, image: bytes) -> None:
-        """Restore a `dump`. Raises ValueError for another engine's snapshot."""
-        with self._stepping:
-            self._check_open()
-            length, _, rest = image.partition(b"\n")
-            if not self._jail.same_paths or not length.isdigit():
-                raise ValueError("expected a snapshot of a shell that is confined in the same way, got other bytes")
-            self._discard()
-            self._files.unpack(rest[int(length) :])
-            self._state = rest[: int(length)]
-            self._flows = b"__flow=" in self._state
+    def _restore(self, image: bytes) -> None:
+        length, _, rest = image.partition(b"\n")
+        if not self._jail.same_paths or not length.isdigit():
+            raise ValueError("expected a snapshot of a shell that is confined in the same way, got other bytes")
+        self._discard()
+        self._files.unpack(rest[int(length) :])
+        self._state = rest[: int(length)]
+        self._flows = b"__flow=" in self._state
 
-    def close(self) -> None:
-        """Kill all processes of the sandbox, also in the middle of a step, and remove the workspace."""
-        self._closed = True
-        self._interrupted = True
-        process = self._process
-        if process is not None:
-            process.kill()
-        with self._stepping:
-            self._discard()
-            self._files.remove()
+    def _release(self) -> None:
+        self._discard()
+        self._files.remove()
 
     def _undo(self) -> None:
         """End the shell, and restore the files from before the turn."""
