@@ -43,7 +43,7 @@ def make_folder(path: Path) -> None:
             place.mkdir(mode=FOLDER)
     for place in (path, *path.parents):
         if place.name == HOME and place not in missing:
-            _narrow_path(place, FOLDER)
+            _narrow(place, place, FOLDER)
 
 
 def make_file(path: Path) -> bool:
@@ -64,7 +64,7 @@ def narrow_files(paths: Iterable[Path]) -> None:
     """Narrow those of some paths that are files. Raises OSError."""
     for path in paths:
         if path.is_file():
-            _narrow_path(path, FILE)
+            _narrow(path, path, FILE)
 
 
 def file_size(path: Path) -> int:
@@ -77,28 +77,18 @@ def file_size(path: Path) -> int:
 
 def narrow(fd: int, path: Path) -> None:
     """Take the rights of others from an open file, and report it. Raises OSError."""
-    status = os.fstat(fd)
-    if stat.S_ISREG(status.st_mode) and _is_too_wide(status):
-        os.fchmod(fd, FILE)
-        _report(path, status)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        _narrow(fd, path, FILE)
 
 
-def _narrow_path(path: Path, mode: int) -> None:
-    status = path.stat()
-    if _is_too_wide(status):
-        path.chmod(mode)
-        _report(path, status)
-
-
-def _is_too_wide(status: os.stat_result) -> bool:
+def _narrow(file: Path | int, path: Path, mode: int) -> None:
     if sys.platform == "win32":  # a mode does not say there who may read a file
-        return False
-    return bool(status.st_mode & 0o077) and status.st_uid == os.geteuid()
-
-
-def _report(path: Path, status: os.stat_result) -> None:
-    _warn(
-        "others could read or change a file of the runtime: only its owner may now",
-        path=str(path),
-        mode=f"{stat.S_IMODE(status.st_mode):04o}",
-    )
+        return
+    status = os.stat(file)  # noqa: PTH116  # it may be a descriptor
+    if status.st_mode & 0o077 and status.st_uid == os.geteuid():
+        os.chmod(file, mode)  # noqa: PTH101
+        _warn(
+            "others could read or change a file of the runtime: only its owner may now",
+            path=str(path),
+            mode=f"{stat.S_IMODE(status.st_mode):04o}",
+        )

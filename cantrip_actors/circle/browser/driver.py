@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import concurrent.futures
 import os
 import shutil
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
 from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -203,9 +203,9 @@ class Driver:
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
 
-    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[Callable[[], T], Callable[[], object]]:
-        """Start `work` in the thread; return a function that waits for its end, and one that cancels it."""
-        ended: concurrent.futures.Future[T] = concurrent.futures.Future()
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[Future[T], Callable[[], object]]:
+        """Start `work` in the thread; return the future of its result, and a function that cancels it."""
+        ended: Future[T] = Future()
         tasks: list[asyncio.Task[T]] = []
 
         def end(task: asyncio.Task[T]) -> None:
@@ -224,7 +224,7 @@ class Driver:
         def cancel() -> None:
             tasks[0].cancel()
 
-        return ended.result, lambda: self._loop.call_soon_threadsafe(cancel)
+        return ended, lambda: self._loop.call_soon_threadsafe(cancel)
 
     def stop(self) -> None:
         """End all browser processes, and the thread."""
@@ -240,10 +240,8 @@ class Driver:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
-        wait, _ = self.submit(stop_all)
-        waiter = threading.Thread(target=wait, daemon=True)
-        waiter.start()
-        waiter.join(ENDING)
+        ended, _ = self.submit(stop_all)
+        wait([ended], ENDING)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(ENDING)
         if not self._thread.is_alive():
@@ -278,5 +276,5 @@ async def run_in_driver(work: Callable[..., Coroutine[Any, Any, T]], *args: Any)
     """Return the result of an async function that runs in the driver's loop. If the call is cancelled, the function has
     ended when this raises.
     """
-    wait, cancel = get_driver().submit(partial(work, *args))
-    return await run_in_thread(wait, get_limiter(_waiting, WAITING), interrupt=cancel, grace=ENDING)
+    ended, cancel = get_driver().submit(partial(work, *args))
+    return await run_in_thread(ended.result, get_limiter(_waiting, WAITING), interrupt=cancel, grace=ENDING)

@@ -454,19 +454,9 @@ def complete(work: GuestWork[T]) -> T:
     raise LimitExceeded("crash")
 
 
-def _receive(pointer: int, length: int, result: int) -> None:
-    guest: Guest = _entered.guest
-    guest.receive(pointer, length, result)
-
-
-def _is_answered() -> bool:
-    guest: Guest = _entered.guest
-    return guest.is_answered()
-
-
-def _take(pointer: int) -> None:
-    guest: Guest = _entered.guest
-    guest.take(pointer)
+def _in_guest(method: Callable[..., T]) -> Callable[..., T]:
+    """Return the method of the guest that runs in the calling thread."""
+    return lambda *args: method(_entered.guest, *args)
 
 
 def _compile() -> _Compiled:
@@ -476,8 +466,8 @@ def _compile() -> _Compiled:
     set_fiber_size(settings, FIBER)
     engine = wasmtime.Engine(settings)
     linker = wasmtime.Linker(engine)
-    linker.define_func("host", "take", wasmtime.FuncType([wasmtime.ValType.i32()], []), _take)
-    callbacks = define_wait(linker, _receive, _is_answered)
+    linker.define_func("host", "take", wasmtime.FuncType([wasmtime.ValType.i32()], []), _in_guest(Guest.take))
+    callbacks = define_wait(linker, _in_guest(Guest.receive), _in_guest(Guest.is_answered))
     guest = load_module(engine, _read_wasm(), f"stack {STACK}")
     results = {
         export.name: len(export.type.results) for export in guest.exports if isinstance(export.type, wasmtime.FuncType)

@@ -34,8 +34,6 @@ from cantrip_actors.circle.shell.users import next_user
 from cantrip_actors.terms.circle import JailName
 from cantrip_actors.terms.errors import InvalidCantrip
 
-__all__ = ["JailName"]
-
 TELLING: Final = 5.0
 """Seconds that bubblewrap may take to make and report its namespaces."""
 

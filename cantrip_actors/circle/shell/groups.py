@@ -57,17 +57,11 @@ class Group:
         """End the group's processes and remove it. A group that does not empty is left to a later process."""
         self.kill()
         ends = time.monotonic() + ENDING
-        while True:
+        while self.path.exists() and time.monotonic() < ends:
             try:
                 self.path.rmdir()
-            except FileNotFoundError:
-                return
             except OSError:
-                if time.monotonic() > ends:
-                    return
                 time.sleep(0.001)
-            else:
-                return
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from cantrip_actors.circle.medium import (
 )
 from cantrip_actors.circle.shell import gates as shell_gates
 from cantrip_actors.circle.shell.bounds import FILE, Bounds
-from cantrip_actors.circle.shell.confine import Jail, JailName
+from cantrip_actors.circle.shell.confine import Jail
 from cantrip_actors.circle.shell.confine import jail as find_jail
 from cantrip_actors.circle.shell.files import ShellFiles
 from cantrip_actors.circle.shell.groups import find_delegated
@@ -45,6 +45,7 @@ from cantrip_actors.circle.shell.process import OUTPUT, WAYS, Gone, ShellEnded, 
 from cantrip_actors.circle.shell.source import prepare
 from cantrip_actors.circle.shell.state_text import OWN, split_large_variables
 from cantrip_actors.own_files.claims import Own
+from cantrip_actors.terms.circle import JailName
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.languages import BUILT_IN

@@ -13,6 +13,7 @@ import random
 import socket
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain, count
 from pathlib import Path
 from typing import Final
 
@@ -40,18 +41,12 @@ def next_user() -> int:
 
 @cache
 def _yield_users(_process: int) -> Iterator[int]:
-    """Yield this process's ids; a forked process claims its own."""
-    return _claim_user()
+    """Return this process's ids; a forked process claims its own."""
+    return chain.from_iterable(map(_claim_block, count()))
 
 
-def _claim_user() -> Iterator[int]:
-    while True:
-        first = _claim()
-        yield from range(first, first + BLOCK)
-
-
-def _claim() -> int:
-    """Lock a block until this process ends, and return its first user id."""
+def _claim_block(_number: int) -> range:
+    """Lock a block of user ids until this process ends."""
     chance = random.SystemRandom()
     for _ in range(TRIES):
         first = FIRST + chance.randrange(BLOCKS) * BLOCK
@@ -61,9 +56,10 @@ def _claim() -> int:
         except OSError:  # another host of this machine has the block
             lock.close()
             continue
-        if not any(first <= user < first + BLOCK for user in _list_present()):
+        block = range(first, first + BLOCK)
+        if not any(user in block for user in _list_present()):
             lock.detach()  # it stays open
-            return first
+            return block
         lock.close()
     raise InvalidCantrip(f"no user ids are free for shells: {TRIES} blocks from {FIRST} on are in use on this machine")
 
