@@ -25,7 +25,7 @@ import anyio
 import httpx
 
 from cantrip_actors.circle.gate_call import GateError
-from cantrip_actors.circle.gates.special_addresses import LOCAL_SERVICES, MULTICAST, REGISTRY, UNICAST
+from cantrip_actors.circle.gates.special_addresses import REACHABLE, REFUSED, UNICAST
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.errors import InvalidImage
 from cantrip_actors.terms.file import LARGEST
@@ -147,12 +147,7 @@ def is_public(address: str) -> bool:
             return is_public(str(ipaddress.IPv4Address(int(ip) & 0xFFFF_FFFF)))
         if ip not in UNICAST:
             return False
-    elif ip in MULTICAST:
-        return False
-    if any(ip in block for block in LOCAL_SERVICES):
-        return False
-    rows = [(block.prefixlen, reachable) for block, _, reachable in REGISTRY if ip in block]
-    return max(rows, default=(0, True))[1]  # the narrowest block that contains the address decides
+    return any(ip in block for block in REACHABLE) or not any(ip in block for block in REFUSED)
 
 
 # -------------------------------------------------------------------------------------------------------------- one hop

@@ -22,12 +22,12 @@ from hypothesis import strategies as st
 from cantrip_actors.circle.gate_call import run_gate
 from cantrip_actors.circle.gates import fetch_request
 from cantrip_actors.circle.gates.fetch_request import is_public
-from cantrip_actors.circle.gates.special_addresses import LOCAL_SERVICES, REGISTRY
 from cantrip_actors.gates import fetch as fetch_gate
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.gate import BoundArguments, Gate
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import ToolCall
+from tests.circle.gates.iana_registries import LOCAL_SERVICES, REGISTRY
 from tests.pictures import png
 
 pytestmark = pytest.mark.real_time
