@@ -39,9 +39,6 @@ _INTERPRETER: Final = "program"
 _NEEDED: Final = ("orjson", "msgspec", "pydantic", "pydantic_core", "pydantic_monty")
 """Packages that a worker imports besides the standard library and this project."""
 
-ENDING: Final = 2.0
-"""Seconds that an idle worker gets to end before it is killed."""
-
 _QUOTED: Final = 300
 """Characters of a traceback's last line that an error message quotes."""
 
@@ -108,18 +105,10 @@ class Worker:
             with suppress(ProcessLookupError, PermissionError):  # no process is left in the group
                 os.killpg(self.process.pid, signal.SIGKILL)
 
-    def ask_to_end(self) -> None:
-        """Close the worker's input, so that it ends once it is idle. `end` waits for that."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-
     def end(self) -> None:
-        """End the worker, by force if it does not end in time, and release its resources."""
-        try:
-            self.process.wait(0 if self._is_killed else ENDING)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            self.process.wait()
+        """Kill both processes, which have no state between two steps, and release the worker's resources."""
+        self.kill()
+        self.process.wait()
         self.forget()
 
     def forget(self) -> None:
@@ -171,7 +160,6 @@ class _Pool:
                     if is_kept:
                         self._idle.append(lent)
                 if not is_kept:
-                    lent.kill()
                     lent.end()
 
     def close(self) -> None:
@@ -182,8 +170,6 @@ class _Pool:
             script, self.script = self.script, None
             for worker in self._busy:
                 worker.kill()
-        for worker in idle:
-            worker.ask_to_end()
         for worker in idle:
             worker.end()
         if script is not None:
