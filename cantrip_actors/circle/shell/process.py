@@ -108,14 +108,6 @@ class Gone:
     """True if the shell ended while it reported its state."""
 
 
-@dataclass(slots=True)
-class _Claimed:
-    """A claimed end of a program. It counts once the shell reads the next line, with this word, or has ended."""
-
-    end: ShellEnded
-    word: bytes
-
-
 class ShellProcess:
     """One confined bash. Not thread-safe, except `kill`."""
 
@@ -154,7 +146,9 @@ class ShellProcess:
         """The shell itself, and the jail's other processes that are there without a program."""
         self._fitness = b""
         """The shell's resource limits and its ways to the host, which a program can lower or close, and not restore."""
-        self._claimed: _Claimed | None = None
+        self._claimed: ShellEnded | None = None
+        """A claimed end of a program. It counts once the shell reads the next line, with this word, or has ended."""
+        self._word = b""
         self._claims = 0
         for descriptor in (self._stdin, self._stdout, self._ask, self._answer):
             os.set_blocking(descriptor, False)
@@ -335,7 +329,7 @@ class ShellProcess:
         """Return the meaning of the shell's end: the end of the program, if the shell had announced one."""
         status = self._read_status()
         if self._claimed is not None:  # an exit trap does not know the signal that ends the shell
-            end = self._claimed.end
+            end = self._claimed
             code = status if status >= 0 else 128 - status
             return ShellEnded(code if end.leaves else end.status, end.state, leaves=True)
         return Gone(status, self._buffer.startswith(b"end\0"))
@@ -385,8 +379,8 @@ class ShellProcess:
                 fields = self._take_fields(end + 1, 1)
                 if fields is None:
                     return None
-                if self._claimed is not None and fields[0] == self._claimed.word:
-                    return self._claimed.end
+                if self._claimed is not None and fields[0] == self._word:
+                    return self._claimed
             elif head == b"end":
                 fields = self._take_fields(end + 1, 6)
                 if fields is None:
@@ -405,10 +399,10 @@ class ShellProcess:
     def _claim(self, status: bytes, how: bytes, *left: bytes) -> None:
         if status.isdigit() and len(status) < 4:
             self._claims += 1
-            word = secrets.token_hex(8).encode()
-            self._claimed = _Claimed(ShellEnded(int(status) & 255, write_restore(*left), leaves=how != b"on"), word)
+            self._word = secrets.token_hex(8).encode()
+            self._claimed = ShellEnded(int(status) & 255, write_restore(*left), leaves=how != b"on")
             if how != b"exit":  # after `exit` it reads nothing more: it ends
-                self._to_shell += _ANSWER % word
+                self._to_shell += _ANSWER % self._word
 
     def _take_fields(self, start: int, count: int) -> list[bytes] | None:
         """Remove and return the next `count` fields from `start` on; None if they are incomplete."""
