@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
-from cantrip_actors import Cantrip
+from cantrip_actors import Cantrip, CantripError
 
 COMPARISONS: Final = 5_000
 """Pairs of schemas that are compared for one request."""
@@ -31,6 +31,10 @@ JavaScript."""
 _COMPARED: Final = frozenset({"enum", "type", "properties", "required", "additionalProperties", "items"})
 
 ExpandedSchema = Mapping[str, Any]
+
+
+class AnswerMisfit(CantripError):
+    """An entity ended without an answer in the form that its client asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +59,14 @@ class AnswerForm:
     format: Mapping[str, Any] | None = None
 
     def apply(self, result: Any) -> Any:
-        """Return an answer in this form. Raises ValueError for one that is not of the cantrip's own form."""
+        """Return an answer in this form. Raises AnswerMisfit for one that is not of the cantrip's own form."""
         value = result if self.wrap is None or self.own.accepts_members_of(result) else {self.wrap: result}
-        shaped = _shape(value, self.schema, self.own)
-        if not _is_of_kind(shaped, self.schema.expand()):
-            raise ValueError(f"expected an answer of the form that was asked for, got a {type(result).__name__}")
+        try:
+            shaped = _shape(value, self.schema, self.own)
+            if not _is_of_kind(shaped, self.schema.expand()):
+                raise ValueError(f"expected an answer of the form that was asked for, got a {type(result).__name__}")
+        except ValueError as error:
+            raise AnswerMisfit(f"the entity ended without such an answer: {error}") from error
         return shaped
 
 

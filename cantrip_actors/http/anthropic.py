@@ -14,27 +14,26 @@ from starlette.responses import Response
 
 from cantrip_actors.http import anthropic_models as models
 from cantrip_actors.http.answer_form import AnswerForm
-from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
+from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.entities import find_cantrip
 from cantrip_actors.http.episode_tools import Rest
 from cantrip_actors.http.openai import (
     ENTITY,
-    apply_form,
-    find_rest,
+    answer_run,
+    begin_run,
+    convert_problem,
     find_target,
     name_run,
     reserve_stream,
-    run_chat,
-    stream_run,
+    start_one_shot,
 )
-from cantrip_actors.http.openai_encoders import answer_text, get_metadata
+from cantrip_actors.http.openai_encoders import EpisodeEncoder, answer_text, get_metadata
 from cantrip_actors.http.openai_models import AnswerFormat, AnyQuery, ChatBody, Opaque
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.request_messages import parse_messages
 from cantrip_actors.http.sse import encode_event
 from cantrip_actors.http.table import ApiRoute
-from cantrip_actors.observe import Output
-from cantrip_actors.observe.segments import Piece, Segments
+from cantrip_actors.observe.segments import Piece
 from cantrip_actors.terms.messages import Usage, as_text
 from cantrip_actors.terms.outcome import Outcome
 
@@ -48,20 +47,16 @@ _KINDS: Final = {
     413: "request_too_large",
     429: "rate_limit_error",
 }
-_KEPT_HEADERS: Final = ("retry-after", "www-authenticate", "allow")
 
 
 def as_anthropic_error(answer: Response) -> Response:
     """Return a problem in Anthropic's shape, and any other answer as it is."""
-    if answer.media_type != "application/problem+json":
-        return answer
-    problem = orjson.loads(bytes(answer.body))
-    status = 400 if answer.status_code == 422 else answer.status_code  # Anthropic has no 422
-    headers = {name: value for name, value in answer.headers.items() if name in _KEPT_HEADERS}
-    if "retry-after" not in headers or "entity_id" in problem:
-        headers["x-should-retry"] = "false"  # its clients try 409 and 5xx again, which would begin a second entity
+    return convert_problem(answer, _build_error)
+
+
+def _build_error(status: int, problem: Mapping[str, Any]) -> dict[str, Any]:
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return json_response(_make_error(kind, problem["detail"]), status, headers)
+    return _make_error(kind, problem["detail"])
 
 
 def _make_error(kind: str, message: str) -> dict[str, Any]:
@@ -199,49 +194,12 @@ def _count_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _find_stop_reason(outcome: Outcome, form: AnswerForm | None) -> str:
-    if not outcome.terminated or outcome.cut_off == "length":
-        return "max_tokens"
-    if outcome.cut_off is not None:
-        return "refusal"
-    return "tool_use" if form is not None and form.tool is not None else "end_turn"
-
-
-def _make_message(id: str, model: str, content: list[dict[str, Any]], stop_reason: str | None) -> dict[str, Any]:
-    return {
-        "id": id,
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": content,
-        "stop_reason": stop_reason,
-        "stop_sequence": None,
-        "usage": _count_usage(Usage()),
-    }
-
-
-def _make_answer(id: str, outcome: Outcome, form: AnswerForm | None) -> list[dict[str, Any]]:
-    """Return the content of a whole answer."""
-    if form is not None and form.tool is not None and outcome.terminated:
-        return [{"type": "tool_use", "id": f"toolu_{id}", "name": form.tool.name, "input": outcome.result}]
-    text = answer_text(outcome) or outcome.summary or ""
-    return [_make_text(text)] if text else []
-
-
 def _make_text(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text, "citations": None}
 
 
-def _get_reason(rest: Rest) -> str:
-    return "tool_use" if rest.calls else "end_turn"
-
-
-def _make_calls(rest: Rest) -> list[dict[str, Any]]:
-    """Return the blocks of calls that the client is to carry out."""
-    return [
-        {"type": "tool_use", "id": item.id, "name": item.name, "input": orjson.loads(item.arguments)}
-        for item in rest.calls
-    ]
+def _make_call(id: str, name: str, arguments: Any) -> dict[str, Any]:
+    return {"type": "tool_use", "id": id, "name": name, "input": arguments}
 
 
 _BLOCKS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
@@ -251,54 +209,81 @@ _BLOCKS: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
 """Of each kind of piece: the field of its text, the type of its deltas, and its block as it begins."""
 
 
-class AnthropicEncoder:
-    """Events of one message. With a form its only text is the answer, because clients parse all of it."""
+class AnthropicEncoder(EpisodeEncoder):
+    """One message, or its events."""
 
-    def __init__(self, id: str, model: str, form: AnswerForm | None = None) -> None:
-        self.form = form
+    def __init__(self, id: str, model: str, form: AnswerForm | None) -> None:
+        super().__init__(form)
         self._id, self._model = id, model
-        self._segments = Segments(is_typed=form is not None)
         self._blocks = 0
+
+    def build(self, ended: Rest | Outcome) -> dict[str, Any]:
+        """Return a whole message."""
+        texts = ended.list_texts(is_typed=self.form is not None) if isinstance(ended, Rest) else []
+        calls = self._list_calls(ended)
+        if isinstance(ended, Outcome) and not calls:
+            texts = [text] if (text := answer_text(ended) or ended.summary or "") else []
+        return self._make_message([*map(_make_text, texts), *calls]) | self._finish(ended)
+
+    def _make_message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "id": self._id,
+            "type": "message",
+            "role": "assistant",
+            "model": self._model,
+            "content": content,
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": _count_usage(Usage()),
+        }
+
+    def _list_calls(self, ended: Rest | Outcome) -> list[dict[str, Any]]:
+        """Return the calls that the client is to carry out, or the one by which it gets the answer."""
+        if isinstance(ended, Rest):
+            return [_make_call(item.id, item.name, orjson.loads(item.arguments)) for item in ended.calls]
+        if self._tool is None or not ended.terminated:
+            return []
+        return [_make_call(f"toolu_{self._id}", self._tool.name, ended.result)]
+
+    def _find_stop_reason(self, ended: Rest | Outcome) -> str:
+        if isinstance(ended, Rest):
+            return "tool_use" if ended.calls else "end_turn"
+        if not ended.terminated or ended.cut_off == "length":
+            return "max_tokens"
+        if ended.cut_off is not None:
+            return "refusal"
+        return "end_turn" if self._tool is None else "tool_use"
+
+    def _finish(self, ended: Rest | Outcome) -> dict[str, Any]:
+        """Return the members of a message that its end decides."""
+        usage, more = (ended.usage, get_metadata(ended)) if isinstance(ended, Rest) else (ended.subtree_usage, {})
+        return {"stop_reason": self._find_stop_reason(ended), "usage": _count_usage(usage), **more}
 
     def begin(self) -> Iterator[bytes]:
         """Yield the event that precedes all content."""
-        yield _encode("message_start", message=_make_message(self._id, self._model, [], None))
-
-    def add(self, output: Output) -> Iterator[bytes]:
-        """Yield the events of an output."""
-        for piece in self._segments.add(output):
-            yield from self._add_piece(piece)
+        yield _encode("message_start", message=self._make_message([]))
 
     def rest(self, rest: Rest) -> Iterator[bytes]:
         """Yield the events of calls that the client is to carry out."""
         for text in (None, *rest.list_texts(is_typed=self.form is not None)):
-            for piece in self._segments.finish(text):
-                yield from self._add_piece(piece)
-        for block in _make_calls(rest):
-            yield from self._call_tool(block)
-        yield from self._finish(_get_reason(rest), rest.usage or Usage(), **get_metadata(rest))
+            yield from self._finish_texts(text)
+        yield from self._write_end(rest)
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
-        is_call = self.form is not None and self.form.tool is not None and outcome.terminated
-        for piece in self._segments.finish(None if is_call else answer_text(outcome)):
-            yield from self._add_piece(piece)
-        if is_call:
-            (block,) = _make_answer(self._id, outcome, self.form)
-            yield from self._call_tool(block)
-        yield from self._finish(_find_stop_reason(outcome, self.form), outcome.subtree_usage)
+        yield from self._finish_texts(None if self._list_calls(outcome) else answer_text(outcome))
+        yield from self._write_end(outcome)
 
-    def _call_tool(self, block: dict[str, Any]) -> Iterator[bytes]:
-        at = self._blocks
-        self._blocks += 1
-        delta = {"type": "input_json_delta", "partial_json": as_text(block["input"])}
-        yield _encode("content_block_start", index=at, content_block={**block, "input": {}})
-        yield _encode("content_block_delta", index=at, delta=delta)
-        yield _encode("content_block_stop", index=at)
-
-    def _finish(self, stop_reason: str, usage: Usage, **more: Any) -> Iterator[bytes]:
-        delta = {"stop_reason": stop_reason, "stop_sequence": None}
-        yield _encode("message_delta", delta=delta, usage=_count_usage(usage), **more)
+    def _write_end(self, ended: Rest | Outcome) -> Iterator[bytes]:
+        for block in self._list_calls(ended):
+            at = self._blocks
+            self._blocks += 1
+            delta = {"type": "input_json_delta", "partial_json": as_text(block["input"])}
+            yield _encode("content_block_start", index=at, content_block={**block, "input": {}})
+            yield _encode("content_block_delta", index=at, delta=delta)
+            yield _encode("content_block_stop", index=at)
+        end = self._finish(ended)
+        yield _encode("message_delta", delta={"stop_reason": end.pop("stop_reason"), "stop_sequence": None}, **end)
         yield _encode("message_stop")
 
     def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
@@ -331,25 +316,10 @@ async def create_message(call: HttpCall) -> JsonAnswer | Response:
     messages = _read_messages(body)
     chat = _read_body(body, messages)
     target = await find_target(call, chat, "output_config")
-    form = target.form
     chat_input = parse_messages(call, chat.messages, "messages", [message.where for message in messages])
-    with reserve_stream(call, is_stream=body.stream) as stack:
-        run = await run_chat(call, target, chat_input)
-        run = run._replace(tools=target.tools or run.tools, form=form)
-        id = f"msg_{name_run(run)}"
-        if body.stream:
-            return stream_run(call, run, AnthropicEncoder(id, body.model, form), stack.pop_all().close)
-    ended = await find_rest(call, run)
-    if ended is None:
-        return JsonAnswer(status=499)
-    if isinstance(ended, Rest):
-        texts = map(_make_text, ended.list_texts(is_typed=form is not None))
-        message = _make_message(id, body.model, [*texts, *_make_calls(ended)], _get_reason(ended))
-        message |= {"usage": _count_usage(ended.usage or Usage()), **get_metadata(ended)}
-        return JsonAnswer(call.redact_for_token(message))
-    outcome = apply_form(form, ended)
-    message = _make_message(id, body.model, _make_answer(id, outcome, form), _find_stop_reason(outcome, form))
-    return JsonAnswer(call.redact_for_token({**message, "usage": _count_usage(outcome.subtree_usage)}))
+    with reserve_stream(call) as stack:
+        run = await begin_run(call, target, chat_input, "messages", start_one_shot)
+        return await answer_run(call, run, AnthropicEncoder(f"msg_{name_run(run)}", body.model, target.form), stack)
 
 
 async def count_tokens(call: HttpCall) -> JsonAnswer:

@@ -123,14 +123,30 @@ async def _find_pause(
                     )
             if ready:
                 continue
-            if waiting:
-                return ClientPause(await call.read(partial(_list_calls, call, waiting, tools)))
-            utterance = next((request for request in requests if request.is_utterance), None)
-            if can_reply and utterance is not None:
-                return ClientPause(text=utterance.text)
-            if requests:
-                return ClientPause(requests=requests)
+            calls = await call.read(partial(_list_calls, call, waiting, tools)) if waiting else ()
+            pause = _choose_pause(calls, requests, can_reply=can_reply)
+            if pause is not None:
+                return pause
             await news.wait()
+
+
+def _choose_pause(
+    calls: tuple[ToolCallItem, ...], requests: Sequence[Request], *, can_reply: bool
+) -> ClientPause | None:
+    """Return for what an episode waits first: its client, or a person; None if it waits for neither."""
+    if calls:
+        return ClientPause(calls)
+    utterance = next((request for request in requests if request.is_utterance), None)
+    if can_reply and utterance is not None:
+        return ClientPause(text=utterance.text)
+    return ClientPause(requests=requests) if requests else None
+
+
+def read_pause(call: HttpCall, work: Work) -> ClientPause | None:
+    """Return where the episode of a work waits now; None if it does not. Reads the loom."""
+    tools = find_tools(call, work.entity_id)
+    calls = _list_calls(call, _list_waiting(call, work.entity_id, tools), tools)
+    return _choose_pause(calls, work.requests() if work.state == "working" else [], can_reply=True)
 
 
 def _look(call: HttpCall, work: Work, tools: Mapping[str, Gate]) -> tuple[list[Request], list[Request]]:
@@ -167,12 +183,6 @@ def may_reply(call: HttpCall, entity_id: str, key: str | None) -> bool:
     loom = call.runtime.loom
     is_repeated = key is not None and any(intent.key == key for intent in loom.intents(entity_id))
     return not is_repeated and talks(call.runtime, entity_id)
-
-
-def find_waiting_calls(call: HttpCall, entity_id: str) -> tuple[ToolCallItem, ...]:
-    """Return the calls that an entity has for its client."""
-    tools = find_tools(call, entity_id)
-    return _list_calls(call, _list_waiting(call, entity_id, tools), tools)
 
 
 def find_tools(call: HttpCall, entity_id: str) -> dict[str, Gate]:

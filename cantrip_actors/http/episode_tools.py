@@ -44,21 +44,16 @@ class ToolCallItem(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """Where an episode rests: at its end; with calls for the client, and the text beside them; with a text alone,
-    which waits for the client's reply; or until a person has decided.
+    """Where an episode rests: with calls for the client, and the text beside them; with a text alone, which waits for
+    the client's reply; or until a person has decided.
 
-    `usage` is that since the client's last results; None where the outcome has it.
+    `usage` is that since the client's last results.
     """
 
     calls: tuple[ToolCallItem, ...]
-    words: str | None = None
-    usage: Usage | None = None
-    wait: PersonWait | None = None
-
-    @property
-    def is_end(self) -> bool:
-        """Whether the episode has ended."""
-        return not self.calls and self.words is None and self.wait is None
+    words: str | None
+    usage: Usage
+    wait: PersonWait | None
 
     def list_texts(self, *, is_typed: bool) -> list[str]:
         """Return the texts of the answer, in order; a typed answer has none beside it."""

@@ -32,13 +32,13 @@ from cantrip_actors.http.client_rounds import (
     Results,
     check_results,
     find_tools,
-    find_waiting_calls,
     is_at_work,
     load,
     make_round_key,
     may_reply,
     measure,
     read_last_words,
+    read_pause,
     rest,
 )
 from cantrip_actors.http.entities import begin_once, begin_work, find_cantrip, hang_up, has_receipt
@@ -51,18 +51,7 @@ from cantrip_actors.http.episode_tools import (
     get_function,
     read_tools,
 )
-from cantrip_actors.http.openai_encoders import (
-    ChatEncoder,
-    EpisodeEncoder,
-    ResponseEncoder,
-    answer_item,
-    answer_text,
-    chat_completion,
-    chat_rest,
-    response_object,
-    response_rest,
-    response_status,
-)
+from cantrip_actors.http.openai_encoders import ChatEncoder, EpisodeEncoder, ResponseEncoder
 from cantrip_actors.http.person_waits import describe_wait
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.request_messages import ID, ChatInput, Past, parse_messages, select_news
@@ -88,15 +77,20 @@ ENTITY: Final = "entity:"
 
 def as_openai_error(answer: Response) -> Response:
     """Return a problem in OpenAI's shape, and any other answer as it is."""
+    return convert_problem(answer, lambda status, problem: {"error": _build_error(status, problem)})
+
+
+def convert_problem(answer: Response, build: Callable[[int, Mapping[str, Any]], dict[str, Any]]) -> Response:
+    """Return a problem in the shape that `build` returns, and any other answer as it is."""
     if answer.media_type != "application/problem+json":
         return answer
     problem = orjson.loads(bytes(answer.body))
-    status = 400 if answer.status_code == 422 else answer.status_code  # OpenAI has no 422
+    status = 400 if answer.status_code == 422 else answer.status_code  # these APIs have no 422
     kept_headers = ("retry-after", "www-authenticate", "allow")
     headers = {name: value for name, value in answer.headers.items() if name in kept_headers}
     if "retry-after" not in headers or "entity_id" in problem:
-        headers["x-should-retry"] = "false"  # its clients try 409 and 5xx again, which would begin a second entity
-    return json_response({"error": _build_error(status, problem)}, status, headers)
+        headers["x-should-retry"] = "false"  # their clients try 409 and 5xx again, which would begin a second entity
+    return json_response(build(status, problem), status, headers)
 
 
 def _build_error(status: int, problem: Mapping[str, Any]) -> dict[str, Any]:
@@ -280,14 +274,9 @@ def _add_tools(
     return add_tools(cantrip, gates, must_call=choice == "required" or asked is not None), None, gates
 
 
-def apply_form(form: AnswerForm | None, outcome: Outcome) -> Outcome:
-    """Return an outcome with its answer in the form that the client asked for. Raises Problem 500."""
-    if form is None or not outcome.terminated:
-        return outcome
-    try:
-        return replace(outcome, result=form.apply(outcome.result))
-    except ValueError as error:
-        raise Problem(500, "answer-misfit", f"the entity ended without such an answer: {error}") from error
+def _apply_form(form: AnswerForm | None, outcome: Outcome) -> Outcome:
+    """Return an outcome with its answer in the form that the client asked for. Raises AnswerMisfit."""
+    return replace(outcome, result=form.apply(outcome.result)) if form is not None and outcome.terminated else outcome
 
 
 # Episodes
@@ -313,26 +302,28 @@ class _Run(NamedTuple):
         """The comment that keeps a quiet connection: it says whether the intent still waits."""
         return QUEUED if self.is_queued and self.outputs.is_muted else COMMENT
 
-    async def rest(self, call: HttpCall) -> Rest:
-        """Wait until the episode has ended, or waits for the client or for a person. Raises the error that ended it."""
+    async def reach(self, call: HttpCall) -> Rest | Outcome:
+        """Wait until the episode has ended, or waits for the client or for a person. Raises the error that ended it.
+
+        Ends an entity that waits for a reply which no request can bring.
+        """
         # a form has no place for other texts
         pause = await rest(call, self.work, self.tools, self.results, can_reply=self.form is None)
-        return Rest(()) if pause is None else await call.read(partial(_describe_pause, call, self.work, pause))
+        if pause is None:
+            return await call.read(partial(self._read_outcome, call))
+        reached = await call.read(partial(_describe_pause, call, self.work, pause))
+        if self.is_stateless and pause.text is not None:
+            with anyio.CancelScope(shield=True):
+                await hang_up(call, self.work)
+        return reached
 
-    async def end_if_stateless(self, call: HttpCall, rest: Rest) -> None:
-        """End an entity that waits for a reply which no request can bring."""
-        if self.is_stateless and not rest.is_end and not rest.calls and rest.wait is None:
-            await hang_up(call, self.work)
-
-    async def outcome(self, call: HttpCall) -> Outcome:
-        """Return how it ended, from the loom."""
-        outcome = await call.read(partial(self.work.find_outcome, redacted=True))
+    def _read_outcome(self, call: HttpCall) -> Outcome:
+        outcome = self.work.find_outcome(redacted=True)
         if outcome is None:
             raise EntityEnded(f"entity {self.work.entity_id} has no end of this episode")
-        if not self.has_begun:
-            return outcome
-        used = await call.read(partial(measure, call, self.work.entity_id))  # the client had the rest with its calls
-        return replace(outcome, subtree_usage=used)
+        if self.has_begun:  # the client had the rest with its calls
+            outcome = replace(outcome, subtree_usage=measure(call, self.work.entity_id))
+        return _apply_form(self.form, outcome)
 
 
 def _describe_pause(call: HttpCall, work: Work, pause: ClientPause) -> Rest:
@@ -428,19 +419,6 @@ async def _leave(call: HttpCall, run: _Run) -> None:
                 await hang_up(call, run.work)
 
 
-async def find_rest(call: HttpCall, run: _Run) -> Rest | Outcome | None:
-    """Wait until an episode has ended, or waits for the client or a person; return None if the client hung up.
-
-    Raises the error that ended it.
-    """
-    with closing(run.outputs):
-        reached = await call.wait_for(partial(run.rest, call), partial(_leave, call, run))
-    if reached is None or reached.is_end:
-        return None if reached is None else await run.outcome(call)
-    await run.end_if_stateless(call, reached)
-    return reached
-
-
 async def continue_calls(call: HttpCall, target: _Target, chat_input: ChatInput, param: str) -> _Run:
     """Continue an entity with the results of its calls, which the client has carried out."""
     check_scope(call.token, "cast")
@@ -473,30 +451,48 @@ async def continue_wait(call: HttpCall, target: _Target, work_id: str, param: st
 
 
 @contextmanager
-def reserve_stream(call: HttpCall, *, is_stream: bool | None) -> Iterator[ExitStack]:
-    """Count a stream that the block begins, until the yielded stack is closed. Raises Problem 429, before any work."""
+def reserve_stream(call: HttpCall) -> Iterator[ExitStack]:
+    """Count the stream that a request asks for, until the yielded stack is closed. Raises Problem 429, before any
+    work.
+    """
     with ExitStack() as stack:
-        if is_stream:
+        if call.body.stream:
             stack.enter_context(call.service.limiter.stream(call.token))
         yield stack
 
 
-def stream_run(
+async def answer_run(
+    call: HttpCall, run: _Run, encoder: EpisodeEncoder, stack: ExitStack
+) -> JsonAnswer | EventStreamResponse:
+    """Return the answer of an episode: a stream, if the request asks for one, whose end closes `stack`; else whole.
+
+    Waits until the episode has ended, or waits for the client or a person. Raises the error that ended it.
+    """
+    if call.body.stream:
+        return _stream_run(call, run, encoder, stack.pop_all().close)
+    with closing(run.outputs):
+        reached = await call.wait_for(partial(run.reach, call), partial(_leave, call, run))
+    if reached is None:  # the client hung up
+        return JsonAnswer(status=499)
+    return JsonAnswer(call.redact_for_token(encoder.build(reached)))
+
+
+def _stream_run(
     call: HttpCall, run: _Run, encoder: EpisodeEncoder, on_close: Callable[[], object]
 ) -> EventStreamResponse:
     """Return an episode as a stream of one dialect, and call `on_close` at the end of the stream."""
-    reached: list[Rest | CantripError] = []
+    reached: list[Rest | Outcome | CantripError] = []
     has_rested = anyio.Event()
 
     async def wait() -> None:
         try:
-            reached.append(await run.rest(call))
+            reached.append(await run.reach(call))
         except CantripError as error:
             reached.append(error)
         has_rested.set()
         run.outputs.close()
 
-    async def find_end() -> Rest | CantripError:
+    async def find_end() -> Rest | Outcome | CantripError:
         await has_rested.wait()
         return reached[0]
 
@@ -506,7 +502,10 @@ def stream_run(
 
 
 async def _follow_events(
-    call: HttpCall, run: _Run, encoder: EpisodeEncoder, find_end: Callable[[], Awaitable[Rest | CantripError]]
+    call: HttpCall,
+    run: _Run,
+    encoder: EpisodeEncoder,
+    find_end: Callable[[], Awaitable[Rest | Outcome | CantripError]],
 ) -> AsyncGenerator[bytes]:
     """Yield the events of an episode; `find_end` waits until it rests, and returns where, or its error."""
     is_done = False
@@ -518,21 +517,12 @@ async def _follow_events(
                     output = await anext(run.outputs)
                 yield run.comment if quiet.cancelled_caught else b"".join(encoder.add(output))
         reached = await find_end()  # after a reader has fallen behind, the answer comes whole
-        problem: Problem | None = None
-        try:
-            if isinstance(reached, CantripError):
-                problem = problem_of(reached)
-            elif not reached.is_end:
-                yield b"".join(encoder.rest(reached))
-                await run.end_if_stateless(call, reached)
-            else:
-                outcome = apply_form(encoder.form, await run.outcome(call))
-                yield b"".join(encoder.end(outcome))
-        except Problem as misfit:
-            problem = misfit
-        if problem is not None:
+        if isinstance(reached, CantripError):
+            problem = problem_of(reached)
             shown = call.runtime.redact({"type": problem.kind, "detail": problem.detail})
             yield b"".join(encoder.fail(_build_error(problem.status, shown)))
+        else:
+            yield b"".join(encoder.rest(reached) if isinstance(reached, Rest) else encoder.end(reached))
         is_done = True
     finally:
         run.outputs.close()
@@ -547,35 +537,35 @@ async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.ChatBody = call.body
     target = await find_target(call, body)
-    form = target.form
     chat_input = parse_messages(call, body.messages, "messages")
     created = int(time.time())
-    with reserve_stream(call, is_stream=body.stream) as stack:
-        run = await run_chat(call, target, chat_input)
-        run = run._replace(tools=target.tools or run.tools, form=form)
+    with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
+    with reserve_stream(call) as stack:
+        run = await begin_run(call, target, chat_input, "messages", start_one_shot)
         id = f"chatcmpl-{name_run(run)}"
-        if body.stream:
-            with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-            encoder = ChatEncoder(id, body.model, created, with_usage=with_usage, form=form)
-            return stream_run(call, run, encoder, stack.pop_all().close)
-    ended = await find_rest(call, run)
-    if ended is None:
-        return JsonAnswer(status=499)
-    if isinstance(ended, Rest):
-        return JsonAnswer(chat_rest(id, body.model, created, ended, form))
-    shown = chat_completion(id, body.model, created, apply_form(form, ended), form)
-    return JsonAnswer(call.redact_for_token(shown))
+        encoder = ChatEncoder(id, body.model, created, with_usage=with_usage, form=target.form)
+        return await answer_run(call, run, encoder, stack)
 
 
-async def run_chat(call: HttpCall, target: _Target, chat_input: ChatInput) -> _Run:
-    """Begin or continue the episode of a request with `messages`."""
+async def begin_run(
+    call: HttpCall,
+    target: _Target,
+    chat_input: ChatInput,
+    param: str,
+    begin: Callable[[HttpCall, _Target, ChatInput], Awaitable[_Run]],
+) -> _Run:
+    """Begin or continue the episode of a request, whose messages are in `param`. `begin` begins a new entity, or
+    continues the one of an earlier response.
+    """
     if chat_input.results:
-        return await continue_calls(call, target, chat_input, "messages")
-    if chat_input.waits is not None:
-        return await continue_wait(call, target, chat_input.waits, "messages")
-    if target.entity is not None:
-        return await send_to_named(call, target, target.entity, chat_input)
-    return await start_one_shot(call, target, chat_input)
+        run = await continue_calls(call, target, chat_input, param)
+    elif chat_input.waits is not None:
+        run = await continue_wait(call, target, chat_input.waits, param)
+    elif target.entity is not None and getattr(call.body, "previous_response_id", None) is None:
+        run = await send_to_named(call, target, target.entity, chat_input)
+    else:
+        run = await begin(call, target, chat_input)
+    return run._replace(tools=target.tools or run.tools, form=target.form)
 
 
 def name_run(run: _Run) -> str:
@@ -590,7 +580,6 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
     body: models.ResponseBody = call.body
     target = await find_target(call, body)
-    form = target.form
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
     places = [f"input[{number}]" for number in range(len(messages))]
     if has_references(messages):
@@ -598,36 +587,19 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     if body.instructions:
         messages, places = [{"role": "system", "content": body.instructions}, *messages], ["instructions", *places]
     chat_input = parse_messages(call, messages, "input", places)
-    with reserve_stream(call, is_stream=body.stream) as stack:
-        if chat_input.results:
-            run = await continue_calls(call, target, chat_input, "input")
-        elif chat_input.waits is not None:
-            run = await continue_wait(call, target, chat_input.waits, "input")
-        else:
-            run = await _continue(call, body, target, chat_input)
-        run = run._replace(tools=target.tools or run.tools, form=form)
-        id, created = ID + name_run(run), int(time.time())
-        if body.stream:
-            response_encoder = ResponseEncoder(
-                id, body.model, created, body.previous_response_id, form, is_queued=run.is_queued
-            )
-            return stream_run(call, run, response_encoder, stack.pop_all().close)
-    if body.background:
-        run.outputs.close()
-        previous = body.previous_response_id
-        return JsonAnswer(response_object(id, body.model, created, "queued", [], previous=previous, form=form))
-    ended = await find_rest(call, run)
-    if ended is None:
-        return JsonAnswer(status=499)
-    if isinstance(ended, Rest):
-        return JsonAnswer(response_rest(id, body.model, created, ended, body.previous_response_id, form))
-    outcome = apply_form(form, ended)
-    shown = _build_response(id, body.model, created, outcome, body.previous_response_id, form)
-    return JsonAnswer(call.redact_for_token(shown))
+    with reserve_stream(call) as stack:
+        run = await begin_run(call, target, chat_input, "input", _continue)
+        id, previous = ID + name_run(run), body.previous_response_id
+        encoder = ResponseEncoder(id, body.model, int(time.time()), previous, target.form, is_queued=run.is_queued)
+        if body.background and not body.stream:
+            run.outputs.close()
+            return JsonAnswer(encoder.describe("queued"))
+        return await answer_run(call, run, encoder, stack)
 
 
-async def _continue(call: HttpCall, body: models.ResponseBody, target: _Target, chat_input: ChatInput) -> _Run:
-    intent, previous, cantrip = chat_input.intent, body.previous_response_id, target.cantrip
+async def _continue(call: HttpCall, target: _Target, chat_input: ChatInput) -> _Run:
+    """Continue after an earlier response, or begin a long-lived entity."""
+    intent, previous, cantrip = chat_input.intent, call.body.previous_response_id, target.cantrip
     given: dict[str, Any] = {"history": chat_input.history, "key": call.key, "by": call.token.sender}
     given["note"] = write_note(target.form)
     if previous is not None:
@@ -648,8 +620,6 @@ async def _continue(call: HttpCall, body: models.ResponseBody, target: _Target, 
         if entity is not before:
             post = partial(entity.post, intent, **given)
         return await send_intent(call, entity, post)
-    if target.entity is not None:
-        return await send_to_named(call, target, target.entity, chat_input)
     return await start_run(call, partial(begin_work, call.runtime.invoke, cantrip, intent, **given))
 
 
@@ -661,14 +631,6 @@ def _sends(call: HttpCall, work: Work) -> bool:
         return work.takes_more
     except UnfinishedWork as error:
         raise Problem(409, "conflict", f"the previous response: {error}", param="previous_response_id") from error
-
-
-def _build_response(
-    id: str, model: str, created: int, outcome: Outcome, previous: str | None = None, form: AnswerForm | None = None
-) -> dict[str, Any]:
-    text = answer_text(outcome)
-    output = [] if text is None else [answer_item(id, text, form)]
-    return response_object(id, model, created, response_status(outcome), output, outcome, previous, form)
 
 
 async def get_response(call: HttpCall) -> JsonAnswer:
@@ -683,20 +645,14 @@ def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     outcome = work.find_outcome(redacted=True)
     previous = None if ROUND in id else find_previous_id(call, work)
     form = find_noted_form(call, work, outcome)
+    encoder = ResponseEncoder(id, model, created, previous, form)
     if outcome is not None:
-        outcome = apply_form(form, outcome)
-        return dict(call.redact_for_token(_build_response(id, model, created, outcome, previous, form)))
-    calls = find_waiting_calls(call, work.entity_id)
-    if calls:
-        reached = Rest(calls, read_last_words(call, work.entity_id), measure(call, work.entity_id))
-        return dict(call.redact_for_token(response_rest(id, model, created, reached, previous, form)))
-    requests = work.requests() if work.state == "working" else []
-    if requests:
-        utterance = next((request for request in requests if request.is_utterance), None)
-        pause = ClientPause(requests=requests) if utterance is None else ClientPause(text=utterance.text)
-        reached = _describe_pause(call, work, pause)
-        return dict(call.redact_for_token(response_rest(id, model, created, reached, previous, form)))
-    return response_object(id, model, created, _STATUSES[work.state], [], previous=previous, form=form)
+        shown = encoder.build(_apply_form(form, outcome))
+    elif (pause := read_pause(call, work)) is not None:
+        shown = encoder.build(_describe_pause(call, work, pause))
+    else:
+        shown = encoder.describe(_STATUSES[work.state])
+    return dict(call.redact_for_token(shown))
 
 
 async def cancel_response(call: HttpCall) -> JsonAnswer:

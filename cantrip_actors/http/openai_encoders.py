@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from cantrip_actors.http.answer_form import AnswerForm, ClientTool
+from cantrip_actors.http.answer_form import AnswerForm
 from cantrip_actors.http.episode_tools import CALL, Rest, ToolCallItem
-from cantrip_actors.http.person_waits import PersonWait
 from cantrip_actors.observe import Output
 from cantrip_actors.observe.segments import Piece, Segments
 from cantrip_actors.records.codec import dump_json
-from cantrip_actors.terms.messages import NO_USAGE, Usage, as_text
+from cantrip_actors.terms.messages import Usage, as_text
 from cantrip_actors.terms.outcome import Outcome
 
 DONE: Final = b"data: [DONE]\n\n"
@@ -21,29 +21,68 @@ BETWEEN: Final = "\n\n"
 """The separator between two messages of one chat completion."""
 
 
-class EpisodeEncoder(Protocol):
-    """Writes the stream of one episode in a dialect. With a `form` its only text is the answer, in that form."""
+class EpisodeEncoder(ABC):
+    """Writes the answer of one episode in a dialect, as a stream or whole. With a `form` its only text is the answer,
+    in that form, because clients parse all of it.
+    """
 
-    form: AnswerForm | None
+    def __init__(self, form: AnswerForm | None) -> None:
+        self.form = form
+        self._tool = None if form is None else form.tool
+        """The tool by which the client gets its answer."""
+        self._segments = Segments(is_typed=form is not None)
 
+    @abstractmethod
+    def build(self, ended: Rest | Outcome) -> dict[str, Any]:
+        """Return the whole answer."""
+
+    @abstractmethod
     def begin(self) -> Iterator[bytes]:
         """Yield the parts that precede all content."""
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield an output."""
+        yield from self._write(self._segments.add(output))
 
+    @abstractmethod
     def rest(self, rest: Rest) -> Iterator[bytes]:
-        """Yield the end of an answer with calls that the client is to carry out."""
+        """Yield the end of an answer whose episode waits: for calls that the client is to carry out, or a person."""
 
+    @abstractmethod
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the end."""
 
+    @abstractmethod
     def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
         """Yield the end of an episode that failed with an error in OpenAI's shape."""
 
+    def _finish_texts(self, text: str | None) -> Iterator[bytes]:
+        """Yield the rest of open items, and a last text."""
+        yield from self._write(self._segments.finish(text))
 
-def chat_usage(usage: Usage) -> dict[str, Any]:
-    """Return tokens as chat completions count them."""
+    def _write(self, pieces: Iterable[Piece]) -> Iterator[bytes]:
+        for piece in pieces:
+            yield from self._add_piece(piece)
+
+    @abstractmethod
+    def _add_piece(self, piece: Piece) -> Iterator[bytes]:
+        """Yield a step of a text or a reasoning."""
+
+
+def answer_text(outcome: Outcome) -> str | None:
+    """Return the answer as text; None without an answer."""
+    return None if outcome.result is None else as_text(outcome.result)
+
+
+def get_metadata(rest: Rest) -> dict[str, Any]:
+    """Return the member of an answer that describes, for programs, the requests that a person has to decide."""
+    return {} if rest.wait is None else {"metadata": rest.wait.metadata}
+
+
+# Chat completions
+
+
+def _count_chat_usage(usage: Usage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -53,142 +92,83 @@ def chat_usage(usage: Usage) -> dict[str, Any]:
     }
 
 
-def response_usage(usage: Usage) -> dict[str, Any]:
-    """Return tokens as responses count them."""
-    return {
-        "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
-        "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
-        "total_tokens": usage.total_tokens,
-    }
+def _make_call(id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def answer_text(outcome: Outcome) -> str | None:
-    """Return the answer as text; None without an answer."""
-    return None if outcome.result is None else as_text(outcome.result)
+class ChatEncoder(EpisodeEncoder):
+    """One chat completion, or its chunks."""
 
-
-def finish_reason(outcome: Outcome, form: AnswerForm | None = None) -> str:
-    """Return why a chat completion ended."""
-    if not outcome.terminated:
-        return "length"
-    if outcome.cut_off is not None:
-        return "length" if outcome.cut_off == "length" else "content_filter"
-    is_call = form is not None and form.tool is not None and not form.tool.is_named
-    return "tool_calls" if is_call else "stop"  # OpenAI says "stop" for a tool that the client has named
-
-
-def chat_completion(
-    id: str,
-    model: str,
-    created: int,
-    outcome: Outcome,
-    form: AnswerForm | None = None,
-) -> dict[str, Any]:
-    """Return a whole chat completion."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer_text(outcome) or outcome.summary or ""}
-    if form is not None and form.tool is not None and outcome.terminated:
-        message = {"role": "assistant", "content": None, "tool_calls": [_tool_call(id, form.tool, outcome)]}
-    return _completion(id, model, created, message, finish_reason(outcome, form), outcome.subtree_usage)
-
-
-def chat_rest(id: str, model: str, created: int, rest: Rest, form: AnswerForm | None) -> dict[str, Any]:
-    """Return the chat completion with calls that the client is to carry out, or with a text: an utterance for its
-    reply, or a description of the requests that a person has to decide. In place of a typed answer, the latter is a
-    refusal.
-    """
-    text = BETWEEN.join(rest.list_texts(is_typed=form is not None)) or None
-    is_refusal = form is not None and rest.wait is not None
-    message: dict[str, Any] = {"role": "assistant", "content": None if is_refusal else text}
-    if is_refusal:
-        message["refusal"] = text
-    if rest.calls:
-        message["tool_calls"] = list(map(_call, rest.calls))
-    completion = _completion(id, model, created, message, _get_reason(rest), rest.usage or NO_USAGE)
-    return completion | get_metadata(rest)
-
-
-def get_metadata(rest: Rest) -> dict[str, Any]:
-    """Return the member of an answer that describes, for programs, the requests that a person has to decide."""
-    return {} if rest.wait is None else {"metadata": rest.wait.metadata}
-
-
-def _get_reason(rest: Rest) -> str:
-    return "tool_calls" if rest.calls else "stop"
-
-
-def _call(item: ToolCallItem) -> dict[str, Any]:
-    return {"id": item.id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
-
-
-def _completion(
-    id: str, model: str, created: int, message: dict[str, Any], reason: str, usage: Usage
-) -> dict[str, Any]:
-    message.setdefault("refusal", None)
-    choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
-    return {
-        "id": id,
-        "object": "chat.completion",
-        "created": created,
-        "model": model,
-        "choices": [choice],
-        "usage": chat_usage(usage),
-    }
-
-
-def _tool_call(id: str, tool: ClientTool, outcome: Outcome) -> dict[str, Any]:
-    function = {"name": tool.name, "arguments": answer_text(outcome) or ""}
-    return {"id": f"call_{id}", "type": "function", "function": function}
-
-
-class ChatEncoder:
-    """Chunks of one chat completion. With a form only the answer is content, because clients parse all of it."""
-
-    def __init__(self, id: str, model: str, created: int, *, with_usage: bool, form: AnswerForm | None = None) -> None:
-        self.form = form
-        self._id = id
+    def __init__(
+        self, id: str, model: str, created: int, *, with_usage: bool = False, form: AnswerForm | None = None
+    ) -> None:
+        super().__init__(form)
         self._frame = {"id": id, "object": "chat.completion.chunk", "created": created, "model": model}
         self._with_usage = with_usage
-        self._segments = Segments(is_typed=form is not None)
         self._has_said = False
+
+    def build(self, ended: Rest | Outcome) -> dict[str, Any]:
+        """Return a whole chat completion.
+
+        With texts it is an utterance for its reply, or a description of the requests that a person has to decide: in
+        place of a typed answer, that is a refusal.
+        """
+        if isinstance(ended, Outcome):
+            reason, usage, more = self._find_reason(ended), ended.subtree_usage, {}
+            calls = self._list_calls(ended)
+            message: dict[str, Any] = {"content": None if calls else answer_text(ended) or ended.summary or ""}
+        else:
+            reason, usage, more = _get_reason(ended), ended.usage, get_metadata(ended)
+            calls = [_make_call(*item) for item in ended.calls]
+            text = BETWEEN.join(ended.list_texts(is_typed=self.form is not None)) or None
+            is_refusal = self.form is not None and ended.wait is not None
+            message = {"content": None, "refusal": text} if is_refusal else {"content": text}
+        message = {"role": "assistant", "refusal": None, **message, **({"tool_calls": calls} if calls else {})}
+        choice = {"index": 0, "message": message, "finish_reason": reason, "logprobs": None}
+        completion = {**self._frame, "object": "chat.completion", "choices": [choice]}
+        return {**completion, "usage": _count_chat_usage(usage), **more}
+
+    def _find_reason(self, outcome: Outcome) -> str:
+        if not outcome.terminated:
+            return "length"
+        if outcome.cut_off is not None:
+            return "length" if outcome.cut_off == "length" else "content_filter"
+        is_call = self._tool is not None and not self._tool.is_named
+        return "tool_calls" if is_call else "stop"  # OpenAI says "stop" for a tool that the client has named
+
+    def _list_calls(self, outcome: Outcome) -> list[dict[str, Any]]:
+        """Return the call that has the answer, if the client gets it by one."""
+        if self._tool is None or not outcome.terminated:
+            return []
+        return [_make_call(f"call_{self._frame['id']}", self._tool.name, answer_text(outcome) or "")]
 
     def begin(self) -> Iterator[bytes]:
         """Yield the chunk that names the role."""
         yield self._chunk({"role": "assistant", "content": ""})
-
-    def add(self, output: Output) -> Iterator[bytes]:
-        """Yield the chunks of an output."""
-        for piece in self._segments.add(output):
-            yield from self._piece(piece)
 
     def rest(self, rest: Rest) -> Iterator[bytes]:
         """Yield the chunks of calls that the client is to carry out, or of a request to a person."""
         for text in rest.list_texts(is_typed=self.form is not None):
             if self.form is not None:
                 yield self._chunk({"refusal": text})
-                continue
-            for piece in self._segments.finish(text):
-                yield from self._piece(piece)
-        for index, item in enumerate(rest.calls):
-            yield self._chunk({"tool_calls": [{"index": index, **_call(item)}]})
+            else:
+                yield from self._finish_texts(text)
         self._frame |= get_metadata(rest)
-        yield from self._finish(_get_reason(rest), rest.usage or NO_USAGE)
+        yield from self._finish([_make_call(*item) for item in rest.calls], _get_reason(rest), rest.usage)
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the chunks of the end."""
-        tool = None if self.form is None else self.form.tool
-        if tool is not None and outcome.terminated:
-            yield self._chunk({"tool_calls": [{"index": 0, **_tool_call(self._id, tool, outcome)}]})
-        else:
-            for piece in self._segments.finish(answer_text(outcome)):
-                yield from self._piece(piece)
-        yield from self._finish(finish_reason(outcome, self.form), outcome.subtree_usage)
+        calls = self._list_calls(outcome)
+        if not calls:
+            yield from self._finish_texts(answer_text(outcome))
+        yield from self._finish(calls, self._find_reason(outcome), outcome.subtree_usage)
 
-    def _finish(self, reason: str, usage: Usage) -> Iterator[bytes]:
+    def _finish(self, calls: Iterable[dict[str, Any]], reason: str, usage: Usage) -> Iterator[bytes]:
+        for index, call in enumerate(calls):
+            yield self._chunk({"tool_calls": [{"index": index, **call}]})
         yield self._chunk({}, reason)
         if self._with_usage:
-            yield _encode_data({**self._frame, "choices": [], "usage": chat_usage(usage)})
+            yield _encode_data({**self._frame, "choices": [], "usage": _count_chat_usage(usage)})
         yield DONE
 
     def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
@@ -196,7 +176,7 @@ class ChatEncoder:
         yield _encode_data({"error": error})
         yield DONE
 
-    def _piece(self, piece: Piece) -> Iterator[bytes]:
+    def _add_piece(self, piece: Piece) -> Iterator[bytes]:
         if piece.kind != "message":
             return
         if piece.step == "begin" and self._has_said:
@@ -212,117 +192,55 @@ class ChatEncoder:
         return _encode_data({**self._frame, "choices": [choice], **usage})
 
 
-def response_object(
-    id: str,
-    model: str,
-    created: int,
-    status: str,
-    output: list[dict[str, Any]],
-    outcome: Outcome | None = None,
-    previous: str | None = None,
-    form: AnswerForm | None = None,
-) -> dict[str, Any]:
-    """Return a response."""
-    error = incomplete = None
-    if status == "failed":
-        error = {"code": "server_error", "message": "the entity failed" if outcome is None else str(outcome.error)}
-    if status == "incomplete":
-        is_filtered = outcome is not None and outcome.cut_off == "filter"
-        incomplete = {"reason": "content_filter" if is_filtered else "max_output_tokens"}
+def _get_reason(rest: Rest) -> str:
+    return "tool_calls" if rest.calls else "stop"
+
+
+# Responses
+
+
+def _count_response_usage(usage: Usage) -> dict[str, Any]:
     return {
-        "id": id,
-        "object": "response",
-        "created_at": created,
-        "status": status,
-        "model": model,
-        "output": output,
-        "error": error,
-        "incomplete_details": incomplete,
-        "instructions": None,
-        "metadata": {},
-        "parallel_tool_calls": False,
-        "previous_response_id": previous,
-        "text": {"format": (form and form.format) or {"type": "text"}},
-        "tool_choice": "auto",
-        "tools": [],
-        "usage": None if outcome is None else response_usage(outcome.subtree_usage),
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.total_tokens,
     }
 
 
-def call_items(calls: Iterable[ToolCallItem]) -> list[dict[str, Any]]:
-    """Return the items of calls that the client is to carry out."""
-    return [
-        {
-            "id": f"fc_{item.id.removeprefix(CALL)}",
-            "type": "function_call",
-            "call_id": item.id,
-            "name": item.name,
-            "arguments": item.arguments,
-            "status": "completed",
-        }
-        for item in calls
-    ]
-
-
-def response_rest(
-    id: str, model: str, created: int, rest: Rest, previous: str | None = None, form: AnswerForm | None = None
-) -> dict[str, Any]:
-    """Return the response with calls that the client is to carry out, or with texts as for a chat completion."""
-    items = [message_item(f"msg_{id}", rest.words)] if rest.words and form is None else []
-    items += [] if rest.wait is None else [wait_item(id, rest.wait, form)]
-    items += call_items(rest.calls)
-    shown = response_object(id, model, created, get_rest_status(rest), items, previous=previous, form=form)
-    return shown | {"usage": response_usage(rest.usage or NO_USAGE), **get_metadata(rest)}
-
-
-def get_rest_status(rest: Rest) -> str:
-    """Return the status of a response whose episode rests: one that waits for a person is retrieved again."""
-    return "completed" if rest.wait is None else "in_progress"
-
-
-def response_status(outcome: Outcome) -> str:
-    """Return the status of a response whose episode has ended."""
-    if outcome.terminated:
-        return "completed" if outcome.cut_off is None else "incomplete"
-    if outcome.reason in ("failed", "crashed"):
-        return "failed"
-    return "incomplete" if outcome.reason in ("truncated", "timeout", "budget") else "cancelled"
-
-
-def message_item(id: str, text: str, status: str = "completed") -> dict[str, Any]:
-    """Return a message of a response."""
-    return {"id": id, "type": "message", "role": "assistant", "status": status, "content": [text_part(text)]}
-
-
-def wait_item(id: str, wait: PersonWait, form: AnswerForm | None) -> dict[str, Any]:
-    """Return the message of a response about the requests that a person has to decide; a refusal in place of a typed
-    answer.
-    """
-    part = text_part(wait.text) if form is None else {"type": "refusal", "refusal": wait.text}
-    return {**message_item(f"{WAIT}{id}", ""), "content": [part]}
-
-
-def answer_item(id: str, text: str, form: AnswerForm | None) -> dict[str, Any]:
-    """Return the answer of a response: a message, or a call of the tool by which the client gets its answer."""
-    if form is None or form.tool is None:
-        return message_item(f"msg_{id}", text)
+def _make_call_item(item: ToolCallItem) -> dict[str, Any]:
     return {
-        "id": f"fc_{id}",
+        "id": f"fc_{item.id.removeprefix(CALL)}",
         "type": "function_call",
-        "call_id": f"call_{id}",
-        "name": form.tool.name,
-        "arguments": text,
+        "call_id": item.id,
+        "name": item.name,
+        "arguments": item.arguments,
         "status": "completed",
     }
 
 
-def text_part(text: str) -> dict[str, Any]:
-    """Return a text of a message."""
+def _make_message(id: str, part: dict[str, Any]) -> dict[str, Any]:
+    return {"id": id, "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+
+
+def _make_text(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-class ResponseEncoder:
-    """Events of one response. With a form its only text is the answer, because clients parse all of it."""
+def _find_status(ended: Rest | Outcome) -> str:
+    """Return the status of a response: one that waits for a person is in progress, and is retrieved again."""
+    if isinstance(ended, Rest):
+        return "completed" if ended.wait is None else "in_progress"
+    if ended.terminated:
+        return "completed" if ended.cut_off is None else "incomplete"
+    if ended.reason in ("failed", "crashed"):
+        return "failed"
+    return "incomplete" if ended.reason in ("truncated", "timeout", "budget") else "cancelled"
+
+
+class ResponseEncoder(EpisodeEncoder):
+    """One response, or its events."""
 
     def __init__(
         self,
@@ -334,30 +252,87 @@ class ResponseEncoder:
         *,
         is_queued: bool = False,
     ) -> None:
-        self.form = form
+        super().__init__(form)
         self._id, self._model, self._created, self._previous = id, model, created, previous
-        self._segments = Segments(is_typed=form is not None)
         self._sequence = -1
         self._output: list[dict[str, Any]] = []
         self._is_queued = is_queued
         """Whether it waits for the end of another intent; with its first output it is in progress."""
 
+    def build(self, ended: Rest | Outcome) -> dict[str, Any]:
+        """Return a whole response; with texts as for a chat completion."""
+        if isinstance(ended, Outcome):
+            text = answer_text(ended)
+            self._output = [] if text is None else [self._make_answer(text)]
+        else:
+            words = ended.words if self.form is None else None
+            self._output = [_make_message(f"msg_{self._id}", _make_text(words))] if words else []
+            self._output += [*self._list_waits(ended), *map(_make_call_item, ended.calls)]
+        return self._finish(ended)
+
+    def describe(self, status: str, outcome: Outcome | None = None) -> dict[str, Any]:
+        """Return the response as it stands."""
+        error = incomplete = None
+        if status == "failed":
+            error = {"code": "server_error", "message": "the entity failed" if outcome is None else str(outcome.error)}
+        if status == "incomplete":
+            is_filtered = outcome is not None and outcome.cut_off == "filter"
+            incomplete = {"reason": "content_filter" if is_filtered else "max_output_tokens"}
+        return {
+            "id": self._id,
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "model": self._model,
+            "output": list(self._output),
+            "error": error,
+            "incomplete_details": incomplete,
+            "instructions": None,
+            "metadata": {},
+            "parallel_tool_calls": False,
+            "previous_response_id": self._previous,
+            "text": {"format": (self.form and self.form.format) or {"type": "text"}},
+            "tool_choice": "auto",
+            "tools": [],
+            "usage": None if outcome is None else _count_response_usage(outcome.subtree_usage),
+        }
+
+    def _finish(self, ended: Rest | Outcome) -> dict[str, Any]:
+        """Return the response at its end, or where it rests."""
+        if isinstance(ended, Outcome):
+            return self.describe(_find_status(ended), ended)
+        more = {"usage": _count_response_usage(ended.usage), **get_metadata(ended)}
+        return self.describe(_find_status(ended)) | more
+
+    def _make_answer(self, text: str) -> dict[str, Any]:
+        """Return the answer: a message, or a call of the tool by which the client gets its answer."""
+        if self._tool is None:
+            return _make_message(f"msg_{self._id}", _make_text(text))
+        return _make_call_item(ToolCallItem(f"{CALL}{self._id}", self._tool.name, text))
+
+    def _list_waits(self, rest: Rest) -> list[dict[str, Any]]:
+        """Return the message about the requests that a person has to decide; a refusal in place of a typed answer."""
+        if rest.wait is None:
+            return []
+        text = rest.wait.text
+        part = _make_text(text) if self.form is None else {"type": "refusal", "refusal": text}
+        return [_make_message(f"{WAIT}{self._id}", part)]
+
     def begin(self) -> Iterator[bytes]:
         """Yield the events that precede all content."""
         status = "queued" if self._is_queued else "in_progress"
         for kind in ("response.created", f"response.{status}"):
-            yield self._event(kind, response=self._response(status))
+            yield self._event(kind, response=self.describe(status))
 
     def _start(self) -> Iterator[bytes]:
         if self._is_queued:
             self._is_queued = False
-            yield self._event("response.in_progress", response=self._response("in_progress"))
+            yield self._event("response.in_progress", response=self.describe("in_progress"))
 
     def add(self, output: Output) -> Iterator[bytes]:
         """Yield the events of an output."""
         yield from self._start()
-        for piece in self._segments.add(output):
-            yield from self._piece(piece)
+        yield from super().add(output)
 
     def rest(self, rest: Rest) -> Iterator[bytes]:
         """Yield the events of calls that the client is to carry out, or of a request to a person.
@@ -365,58 +340,46 @@ class ResponseEncoder:
         The last event is the one after which clients read a response, also if its status says that it waits.
         """
         yield from self._start()
-        for piece in self._segments.finish(rest.words if self.form is None else None):
-            yield from self._piece(piece)
-        if rest.wait is not None:
-            yield from self._say_wait(wait_item(self._id, rest.wait, self.form))
-        for item in call_items(rest.calls):
-            yield from self._call_tool(item)
-        more = {"usage": response_usage(rest.usage or NO_USAGE), **get_metadata(rest)}
-        yield self._event("response.completed", response=self._response(get_rest_status(rest)) | more)
+        yield from self._finish_texts(rest.words if self.form is None else None)
+        for item in self._list_waits(rest):
+            yield from self._say_wait(item)
+        for call in rest.calls:
+            yield from self._call_tool(_make_call_item(call))
+        yield self._event("response.completed", response=self._finish(rest))
 
     def end(self, outcome: Outcome) -> Iterator[bytes]:
         """Yield the events of the end."""
         yield from self._start()
         text = answer_text(outcome)
-        is_call = self.form is not None and self.form.tool is not None
-        for piece in self._segments.finish(None if is_call else text):
-            yield from self._piece(piece)
-        if is_call and text is not None:
-            yield from self._call_tool(answer_item(self._id, text, self.form))
-        status = response_status(outcome)
+        yield from self._finish_texts(None if self._tool is not None else text)
+        if self._tool is not None and text is not None:
+            yield from self._call_tool(self._make_answer(text))
+        status = _find_status(outcome)
         kind = status if status in ("completed", "incomplete") else "failed"
-        yield self._event(f"response.{kind}", response=self._response(status, outcome))
+        yield self._event(f"response.{kind}", response=self._finish(outcome))
 
     def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
         """Yield the end of an episode that failed."""
-        response = self._response("failed")
-        response["error"] = {"code": "server_error", "message": error["message"]}
-        yield self._event("response.failed", response=response)
+        failure = {"code": "server_error", "message": error["message"]}
+        yield self._event("response.failed", response=self.describe("failed") | {"error": failure})
 
-    def _response(self, status: str, outcome: Outcome | None = None) -> dict[str, Any]:
-        return response_object(
-            self._id, self._model, self._created, status, list(self._output), outcome, self._previous, self.form
-        )
+    def _add_piece(self, piece: Piece) -> Iterator[bytes]:
+        return self._write_message(piece) if piece.kind == "message" else self._write_reasoning(piece)
 
-    def _piece(self, piece: Piece) -> Iterator[bytes]:
-        yield from self._message(piece) if piece.kind == "message" else self._reasoning(piece)
-
-    def _message(self, piece: Piece) -> Iterator[bytes]:
+    def _write_message(self, piece: Piece) -> Iterator[bytes]:
         at, item_id = piece.number, f"msg_{self._id}_{piece.number}"
         where = {"item_id": item_id, "output_index": at, "content_index": 0}
+        item = _make_message(item_id, _make_text(piece.text))
         match piece.step:
             case "begin":
-                item = {**message_item(item_id, "", "in_progress"), "content": []}
-                yield self._event("response.output_item.added", output_index=at, item=item)
-                yield self._event("response.content_part.added", **where, part=text_part(""))
+                yield self._begin_item(at, item, content=[])
+                yield self._event("response.content_part.added", **where, part=_make_text(piece.text))
             case "grow":
                 yield self._event("response.output_text.delta", **where, delta=piece.text, logprobs=[])
             case "end":
-                item = message_item(item_id, piece.text)
-                self._output.append(item)
                 yield self._event("response.output_text.done", **where, text=piece.text, logprobs=[])
-                yield self._event("response.content_part.done", **where, part=text_part(piece.text))
-                yield self._event("response.output_item.done", output_index=at, item=item)
+                yield self._event("response.content_part.done", **where, part=_make_text(piece.text))
+                yield self._end_item(at, item)
 
     def _say_wait(self, item: dict[str, Any]) -> Iterator[bytes]:
         at, (part,) = len(self._output), item["content"]
@@ -424,43 +387,44 @@ class ResponseEncoder:
         field = "text" if self.form is None else "refusal"
         kind, text = f"response.{part['type']}", part[field]
         more: dict[str, Any] = {"logprobs": []} if self.form is None else {}
-        begun = {**item, "status": "in_progress", "content": []}
-        yield self._event("response.output_item.added", output_index=at, item=begun)
+        yield self._begin_item(at, item, content=[])
         yield self._event("response.content_part.added", **where, part={**part, field: ""})
         yield self._event(f"{kind}.delta", **where, delta=text, **more)
         yield self._event(f"{kind}.done", **where, **{field: text}, **more)
         yield self._event("response.content_part.done", **where, part=part)
-        self._output.append(item)
-        yield self._event("response.output_item.done", output_index=at, item=item)
+        yield self._end_item(at, item)
 
     def _call_tool(self, item: dict[str, Any]) -> Iterator[bytes]:
         at = len(self._output)
         where, text = {"item_id": item["id"], "output_index": at}, item["arguments"]
-        begun = {**item, "arguments": "", "status": "in_progress"}
-        yield self._event("response.output_item.added", output_index=at, item=begun)
+        yield self._begin_item(at, item, arguments="")
         yield self._event("response.function_call_arguments.delta", **where, delta=text)
         yield self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=text)
-        self._output.append(item)
-        yield self._event("response.output_item.done", output_index=at, item=item)
+        yield self._end_item(at, item)
 
-    def _reasoning(self, piece: Piece) -> Iterator[bytes]:
+    def _write_reasoning(self, piece: Piece) -> Iterator[bytes]:
         at, item_id = piece.number, f"rs_{self._id}_{piece.number}"
         where = {"item_id": item_id, "output_index": at, "summary_index": 0}
+        part = {"type": "summary_text", "text": piece.text}
+        item = {"id": item_id, "type": "reasoning", "summary": [part], "status": "completed"}
         match piece.step:
             case "begin":
-                item = {"id": item_id, "type": "reasoning", "summary": [], "status": "in_progress"}
-                yield self._event("response.output_item.added", output_index=at, item=item)
-                part = {"type": "summary_text", "text": ""}
+                yield self._begin_item(at, item, summary=[])
                 yield self._event("response.reasoning_summary_part.added", **where, part=part)
             case "grow":
                 yield self._event("response.reasoning_summary_text.delta", **where, delta=piece.text)
             case "end":
-                part = {"type": "summary_text", "text": piece.text}
-                done = {"id": item_id, "type": "reasoning", "summary": [part], "status": "completed"}
-                self._output.append(done)
                 yield self._event("response.reasoning_summary_text.done", **where, text=piece.text)
                 yield self._event("response.reasoning_summary_part.done", **where, part=part)
-                yield self._event("response.output_item.done", output_index=at, item=done)
+                yield self._end_item(at, item)
+
+    def _begin_item(self, at: int, item: dict[str, Any], **empty: Any) -> bytes:
+        begun = {**item, "status": "in_progress", **empty}
+        return self._event("response.output_item.added", output_index=at, item=begun)
+
+    def _end_item(self, at: int, item: dict[str, Any]) -> bytes:
+        self._output.append(item)
+        return self._event("response.output_item.done", output_index=at, item=item)
 
     def _event(self, kind: str, **data: Any) -> bytes:
         self._sequence += 1

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 
+from cantrip_actors.http.answer_form import AnswerMisfit
 from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined, QueueFull
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.redact.logs import get_logger
@@ -122,6 +123,7 @@ _ROWS: Final = (
     ),
     _ErrorRow(ProviderError, 502, "provider"),
     _ErrorRow(CrystalError, 502, "crystal"),
+    _ErrorRow(AnswerMisfit, 500, "answer-misfit"),
 )
 """The rows; the first one whose class matches an error is used."""
 
