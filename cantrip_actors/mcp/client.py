@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self, TypeVar
@@ -108,15 +108,14 @@ _log = get_logger("cantrip_actors.mcp")
 class _Near(NamedTuple):
     """The surroundings of a connection: the server's name, its standard error, its exit stack and its task group.
 
-    `note_session` is called with the id that the server gives the session. `is_connected` says whether the connection
-    is established.
+    `is_connected` says whether the connection is established.
     """
 
     name: str
     standard_error: _StandardError
     stack: contextlib.AsyncExitStack
     tasks: TaskGroup
-    note_session: Callable[[str], object]
+    connection: _Connection
     is_connected: Callable[[], bool]
 
 
@@ -145,20 +144,9 @@ async def hold(
         with standard_error, connecting:
             async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
                 tasks.start_soon(standard_error.read)
-                reached = await target(
-                    _Near(
-                        name,
-                        standard_error,
-                        stack,
-                        tasks,
-                        connection.note_session,
-                        lambda: connecting.deadline == math.inf,
-                    )
-                )
+                near = _Near(name, standard_error, stack, tasks, connection, lambda: connecting.deadline == math.inf)
                 client = Client(
-                    _WatchedTransport(reached, connection.lost)
-                    if isinstance(reached, contextlib.AbstractAsyncContextManager)
-                    else reached,
+                    await target(near),
                     mode="legacy" if handshake else "auto",
                     client_info=INFO,
                     elicitation_callback=connection.answer_elicitation,
@@ -191,7 +179,9 @@ def program(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str 
     """Return a program as a target."""
 
     async def start(near: _Near) -> Any:
-        return await Pipe.start(near.name, [command, *args], env, cwd, near.standard_error.file, near.stack, near.tasks)
+        errors = near.standard_error.file
+        pipe = await Pipe.start(near.name, [command, *args], env, cwd, errors, near.stack, near.tasks)
+        return _watch(pipe, near.connection.lost)
 
     return start
 
@@ -208,7 +198,7 @@ def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> ConnectTarget:
 
         async def note(response: httpx2.Response) -> None:
             if SESSION in response.headers:
-                near.note_session(response.headers[SESSION])
+                near.connection.session_id = response.headers[SESSION]
 
         http = await near.stack.enter_async_context(
             SessionClient(
@@ -219,7 +209,8 @@ def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> ConnectTarget:
                 event_hooks={"response": [note]},
             )
         )
-        return streamable_http_client(url, http_client=http, max_sse_event_size=LONGEST)
+        transport = streamable_http_client(url, http_client=http, max_sse_event_size=LONGEST)
+        return _watch(transport, near.connection.lost)
 
     return reach
 
@@ -257,16 +248,13 @@ class _Connection:
         self.lost = anyio.Event()
         self._over = anyio.Event()
         """Set when the server has ended the session."""
-        self._session_id: str | None = None
-
-    def note_session(self, id: str) -> None:
-        """Note the id that the server gives the session."""
-        self._session_id = id
+        self.session_id: str | None = None
+        """The id that the server gives the session."""
 
     @property
     def negotiated(self) -> ServerSession:
         """The version of the protocol, and the server's id of the session."""
-        return ServerSession(self.session.protocol_version, self._session_id)
+        return ServerSession(self.session.protocol_version, self.session_id)
 
     @property
     def is_lost(self) -> bool:
@@ -295,7 +283,7 @@ class _Connection:
             code, message = problem.error.code, problem.error.message
             if code == CONNECTION_CLOSED:
                 raise LostServer("its connection was closed") from problem
-            is_of_session = self._session_id is not None and message.startswith("Session")
+            is_of_session = self.session_id is not None and message.startswith("Session")
             has_no_session = is_of_session and tells_of_no_session(message)
             if code in (NEVER_TAKEN, LOGIN_REFUSED) or has_no_session:
                 self._over.set()
@@ -612,57 +600,32 @@ class _Progress:
             self._report(f"{share}: {message[:500]}" if message else share)
 
 
-class _WatchedTransport:
-    """A transport of the SDK that reports its end; a client alone notices the end at its next request."""
-
-    def __init__(self, transport: Any, lost: anyio.Event) -> None:
-        self._transport = transport
-        self._lost = lost
-
-    async def __aenter__(self) -> Any:
-        read, write = await self._transport.__aenter__()
-        return _WatchedStream(read, self._lost), write
-
-    async def __aexit__(self, *error: object) -> Any:
-        return await self._transport.__aexit__(*error)
+@contextlib.asynccontextmanager
+async def _watch(transport: Any, lost: anyio.Event) -> AsyncIterator[Any]:
+    """Set `lost` at the end of a transport of the SDK; a client alone notices the end at its next request."""
+    async with transport as (read, write):
+        yield _WatchedStream(read, lost), write
 
 
 class _WatchedStream:
-    """The messages that a transport reads; their end sets `lost`."""
+    """The messages that a transport reads. The SDK leaves the stream at its end, which sets `lost`."""
 
     def __init__(self, stream: Any, lost: anyio.Event) -> None:
         self._stream = stream
         self._lost = lost
 
-    async def receive(self) -> Any:
-        try:
-            return await self._stream.receive()
-        except (anyio.EndOfStream, anyio.ClosedResourceError):
-            self._lost.set()
-            raise
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
-    def __aiter__(self) -> _WatchedStream:
-        return self
-
-    async def __anext__(self) -> Any:
-        try:
-            return await self.receive()
-        except anyio.EndOfStream:
-            raise StopAsyncIteration from None
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return aiter(self._stream)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await self.aclose()
-
-    @property
-    def last_context(self) -> Any:
-        """The context of the sender, if the transport keeps it."""
-        return getattr(self._stream, "last_context", None)
+        self._lost.set()
+        await self._stream.aclose()
 
 
 class _StandardError:
