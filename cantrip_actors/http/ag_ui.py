@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
 
 from cantrip_actors.http.front_ends import ShownCall, ShownChild, StreamPart
 from cantrip_actors.http.ui_messages import find_finish_reason
@@ -13,8 +13,6 @@ from cantrip_actors.records.codec import dump_json
 from cantrip_actors.stream.events import RequestedEvent
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
-
-LAST: Final = b""
 
 APPROVAL: Final = {
     "type": "object",
@@ -27,6 +25,8 @@ APPROVAL: Final = {
 class AgUiEvents:
     """Writes the events of one run. Requests to people are interrupts of the run, and children are its subagents."""
 
+    headers: ClassVar[Mapping[str, str]] = {}
+    last = b""
     child_batching = Batching(interval=0.0)
     repeats_children = True
 

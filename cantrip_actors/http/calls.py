@@ -10,11 +10,10 @@ import anyio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cantrip_actors import CantripError, Loom, Runtime
+from cantrip_actors import CantripError, Loom, Runtime, Work
 from cantrip_actors.http.problems import Problem, make_revoked
 from cantrip_actors.http.sse import until_disconnect
 from cantrip_actors.http.token import Token
-from cantrip_actors.loom import QuarantineRow
 from cantrip_actors.records.codec import dump_json
 
 if TYPE_CHECKING:
@@ -101,9 +100,9 @@ class HttpCall:
             raise Problem(404, "unknown-entity", "no entity has this id or name")
         return entity_id
 
-    def find_quarantines(self) -> Mapping[str, QuarantineRow]:
-        """Return the quarantines of entities, by their ids."""
-        return self.runtime.loom.quarantines()
+    def find_receipt(self, entity_id: str, key: str) -> Work | None:
+        """Return the intent that was sent to an entity with a key; None if none was. Reads the loom."""
+        return self.runtime.work(f"{entity_id}.{key}")
 
     def turn_id(self, turn_id: str) -> str:
         """Return the id of an existing turn. Raises Problem 404."""

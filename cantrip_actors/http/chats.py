@@ -7,7 +7,7 @@ episode. A client that hangs up ends its stream and not the episode.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -17,7 +17,6 @@ from anyio import to_thread
 from starlette.responses import Response
 
 from cantrip_actors import AlreadyDecided, Cantrip, CantripError, Entity, Request, Work
-from cantrip_actors.http import ag_ui, ui_messages
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.bodies import validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
@@ -45,7 +44,7 @@ from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
 from cantrip_actors.http.table import BASE, ApiRoute
 from cantrip_actors.http.ui_history import KEY_PREFIX, UiMessage, list_ui_messages
-from cantrip_actors.http.ui_messages import UiMessages
+from cantrip_actors.http.ui_messages import UiMessages, make_message_id
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.loom.export.exchanges import read_exchanges
 from cantrip_actors.records.codec import dump_json
@@ -73,17 +72,14 @@ class ChatIntent(NamedTuple):
 
 
 class ChatMessage(NamedTuple):
-    """The work on a message of the user; `decisions` are empty unless the message is the reply to an utterance."""
+    """The work that a client's request gave or continues; `decided` are the requests that it decided, for example as
+    the reply to an utterance.
+    """
 
     work: Work
-    decisions: Collection[ChatDecision] = ()
+    decided: Collection[str] = ()
     is_queued: bool = False
     """Whether it waits for the end of another intent."""
-
-    @property
-    def id(self) -> str:
-        """The id of the message that answers it: each reply has an answer of its own."""
-        return ui_messages.make_message_id(self.work.id, [decision.request_id for decision in self.decisions])
 
 
 _ANSWERED: Final = ("approval-responded", "output-available", "output-error")
@@ -100,30 +96,25 @@ async def chat_ui(call: HttpCall) -> Response:
     if last.role == "user":
         message = await _post(call, body.id, _read_ui_intent(last), regenerates=body.trigger == "regenerate-message")
         return _stream_ui(call, message)
-    entity = await _find_chat(call, body.id)
-    decisions = await call.read(lambda: list(_read_ui_decisions(call, entity.id, last.parts)))
-    if not decisions:
-        calls = {part.toolCallId for part in last.parts if part.state in _ANSWERED}
-        expected = "a message of the user, or the decision of an open request"
-        raise await to_thread.run_sync(_explain_refusal, call, entity.id, calls, expected)
-    await _decide_all(call, decisions)
-    work = await _get_newest_intent(call, entity)
-    return _stream(call, work, UiMessages(work.id), decisions, ui_messages.HEADERS, ui_messages.LAST)
+    calls = {part.toolCallId for part in last.parts if part.state in _ANSWERED}
+    expected = "a message of the user, or the decision of an open request"
+    message = await _decide(call, body.id, partial(_read_ui_decisions, parts=last.parts), calls, expected)
+    return _stream(call, message, UiMessages(message.work.id))
 
 
 async def resume_ui(call: HttpCall) -> Response | JsonAnswer:
     """Return the stream of a chat's running episode again, from its beginning or its last reply; 204 if none runs."""
-    entity = await call.read(lambda: call.runtime.entity(call.path["chat"]))
+    entity = await _find_begun_chat(call)
     if entity is None:
         return JsonAnswer(status=204)
-    entity = await _find_chat(call, call.path["chat"])
     work = await _get_newest_intent(call, entity)
 
     def look() -> ChatMessage | None:
         utterance = find_utterance(call.runtime, entity.id, with_children=False)
         if utterance is not None or work.state not in ("waiting", "working"):
             return None
-        return _make_message(work, find_last_reply(call.runtime, entity.id))
+        replied = find_last_reply(call.runtime, entity.id)
+        return ChatMessage(work, () if replied is None else (replied,))
 
     message = await call.read(look)
     return JsonAnswer(status=204) if message is None else _stream_ui(call, message)
@@ -135,10 +126,9 @@ async def list_messages(call: HttpCall) -> JsonAnswer:
     While an episode runs, its answer is not among them: the stream of the chat has it from its beginning.
     """
     wanted: ChatQuery = call.query
-    entity = await call.read(lambda: call.runtime.entity(call.path["chat"]))
+    entity = await _find_begun_chat(call)
     if entity is None:
         return JsonAnswer({"messages": []})
-    entity = await _find_chat(call, call.path["chat"])
 
     def read() -> list[UiMessage]:
         exchanges = read_exchanges(call.runtime.loom, entity.id, wanted.limit)
@@ -148,19 +138,8 @@ async def list_messages(call: HttpCall) -> JsonAnswer:
 
 
 def _stream_ui(call: HttpCall, message: ChatMessage) -> Response:
-    return _stream(
-        call,
-        message.work,
-        UiMessages(message.id),
-        message.decisions,
-        ui_messages.HEADERS,
-        ui_messages.LAST,
-        is_queued=message.is_queued,
-    )
-
-
-def _make_message(work: Work, replied: str | None) -> ChatMessage:
-    return ChatMessage(work, () if replied is None else [ChatDecision(replied, {})])
+    """Return the stream of the answer to a message of the user: each reply has an answer with an id of its own."""
+    return _stream(call, message, UiMessages(make_message_id(message.work.id, message.decided)))
 
 
 def _read_ui_intent(message: UiMessageJson) -> ChatIntent:
@@ -194,27 +173,19 @@ def _read_ui_decisions(call: HttpCall, entity_id: str, parts: Sequence[UiPartJso
 async def run_ag_ui(call: HttpCall) -> Response:
     """Run an agent for a client of AG-UI: send the user's newest message, or answer the interrupts of the last run."""
     body: AgUiBody = call.body
-    decisions: Collection[ChatDecision] = []
-    is_queued = False
     last = body.messages[-1] if body.messages else None
     if body.resume or (last is not None and last.role == "tool"):
-        entity = await _find_chat(call, body.threadId)
-        decisions = await call.read(lambda: list(_read_ag_ui_decisions(call, entity.id, body)))
-        if not decisions:
-            calls = {message.toolCallId for message in body.messages if message.role == "tool"}
-            expected = "the result of a call that waits for it"
-            raise await to_thread.run_sync(_explain_refusal, call, entity.id, calls, expected)
-        await _decide_all(call, decisions)
-        work = await _get_newest_intent(call, entity)
+        calls = {message.toolCallId for message in body.messages if message.role == "tool"}
+        expected = "the result of a call that waits for it"
+        message = await _decide(call, body.threadId, partial(_read_ag_ui_decisions, body=body), calls, expected)
     else:
         newest = next((message for message in reversed(body.messages) if message.role == "user"), None)
         if newest is None:
             raise Problem(422, "invalid", "messages: expected a message of the user")
         intent = _read_ag_ui_intent(newest)._replace(context=_read_ag_ui_context(body))
         cantrip = await check_in_thread(partial(_add_ag_ui_tools, call, body.tools)) if body.tools else None
-        work, decisions, is_queued = await _post(call, body.threadId, intent, cantrip)
-    dialect = AgUiEvents(body.threadId, body.runId, work.id)
-    return _stream(call, work, dialect, decisions, {}, ag_ui.LAST, is_queued=is_queued)
+        message = await _post(call, body.threadId, intent, cantrip)
+    return _stream(call, message, AgUiEvents(body.threadId, body.runId, message.work.id))
 
 
 def _read_ag_ui_intent(message: AgUiMessageJson) -> ChatIntent:
@@ -341,7 +312,7 @@ async def _post(
             who = {"by": token.name, "door": token.sender}  # a chat does not show what children say
             replied = await reply(runtime, entity.id, intent.said, **who, key=key, with_children=False)
             if replied is not None:
-                return _make_message(await _get_newest_intent(call, entity), replied)
+                return ChatMessage(await _get_newest_intent(call, entity), [replied])
         if regenerates:
             await runtime.check_allowance(by=token.sender)  # before anything is taken back
             await entity.undo(by=token.sender)
@@ -370,7 +341,7 @@ def _check_not_asking(call: HttpCall, entity_id: str, key: str | None) -> None:
 
     A repeated message follows its own work. Reads the loom.
     """
-    if call.runtime.work(f"{entity_id}.{key}") is not None:
+    if key is not None and call.find_receipt(entity_id, key) is not None:
         return
     request = next((request for request in call.runtime.requests(entity=entity_id) if not request.is_utterance), None)
     if request is not None:
@@ -397,6 +368,13 @@ async def _find_chat(call: HttpCall, chat: str) -> Entity:
         return entity
 
     return await call.read(look)
+
+
+async def _find_begun_chat(call: HttpCall) -> Entity | None:
+    """Return the entity of the chat that the path names; None before its first message."""
+    if await call.read(lambda: call.runtime.entity(call.path["chat"])) is None:
+        return None
+    return await _find_chat(call, call.path["chat"])
 
 
 async def _get_newest_intent(call: HttpCall, entity: Entity) -> Work:
@@ -429,41 +407,46 @@ def _explain_refusal(call: HttpCall, entity_id: str, calls: Collection[str | Non
     return refusal
 
 
-async def _decide_all(call: HttpCall, decisions: Collection[ChatDecision]) -> None:
+async def _decide(
+    call: HttpCall,
+    chat: str,
+    read: Callable[[HttpCall, str], Iterator[ChatDecision]],
+    calls: Collection[str | None],
+    expected: str,
+) -> ChatMessage:
+    """Decide what the entity of a chat waits for, as `read` returns it; return the work that continues.
+
+    Raises the reason why the answers for `calls` decide nothing, if none is for an open request.
+    """
+    entity = await _find_chat(call, chat)
+    decisions = await call.read(lambda: list(read(call, entity.id)))
+    if not decisions:
+        raise await to_thread.run_sync(_explain_refusal, call, entity.id, calls, expected)
     check_scope(call.token, "approve")
     for decision in decisions:
         decide = call.runtime.deliver if decision.is_delivery else call.runtime.decide
         await decide(decision.request_id, by=call.token.name, door=call.token.sender, **decision.arguments)
+    work = await _get_newest_intent(call, entity)
+    return ChatMessage(work, [decision.request_id for decision in decisions])
 
 
-def _stream(
-    call: HttpCall,
-    work: Work,
-    dialect: FrontEndDialect,
-    decisions: Collection[ChatDecision],
-    headers: dict[str, str],
-    last: bytes,
-    *,
-    is_queued: bool = False,
-) -> Response:
+def _stream(call: HttpCall, message: ChatMessage, dialect: FrontEndDialect) -> Response:
     """Return the episode of a work as a stream of a dialect. Raises Problem 429."""
-    encoder = FrontEndEncoder(dialect, [decision.request_id for decision in decisions])
-    limiter = call.service.limiter
+    limiter, headers = call.service.limiter, {**HEADERS, **dialect.headers}
     with ExitStack() as stack:
         stack.enter_context(limiter.stream(call.token))
-        nested = NestedEvents(call, work)
-        events = _encode(call, work, nested, encoder, last, is_queued=is_queued)
+        nested = NestedEvents(call, message.work)
+        events = _encode(call, message, nested, dialect)
         on_close = stack.pop_all().close
-    return EventStreamResponse(
-        events, limiter.limits.patience, on_close, beside=nested.run, headers={**HEADERS, **headers}
-    )
+        return EventStreamResponse(events, limiter.limits.patience, on_close, beside=nested.run, headers=headers)
 
 
 async def _encode(
-    call: HttpCall, work: Work, nested: NestedEvents, encoder: FrontEndEncoder, last: bytes, *, is_queued: bool
+    call: HttpCall, message: ChatMessage, nested: NestedEvents, dialect: FrontEndDialect
 ) -> AsyncGenerator[bytes]:
     """Yield an episode as server-sent events, up to its end or to the first open request to a person."""
-    yield _write(encoder.begin(is_queued=is_queued))
+    encoder = FrontEndEncoder(dialect, message.decided)
+    yield _write(encoder.begin(is_queued=message.is_queued))
     try:
         while True:
             item = None
@@ -482,13 +465,13 @@ async def _encode(
     except anyio.EndOfStream:
         if not nested.has_ended:
             try:
-                await work.episode()
+                await message.work.episode()
             except CantripError as error:
                 problem = problem_of(error)
                 yield _write(call.redact_for_token(encoder.fail(problem.kind, problem.detail)))
     finally:
         nested.close()
-    yield last
+    yield dialect.last
 
 
 async def _find_question(call: HttpCall, encoder: FrontEndEncoder, item: NestedEvent) -> list[StreamPart] | None:

@@ -14,13 +14,13 @@ from urllib.parse import quote
 
 from anyio import to_thread
 
-from cantrip_actors import Cantrip, Entity, Loom, LoomError, Work
+from cantrip_actors import Cantrip, Entity, Loom, Work
 from cantrip_actors.http import models
 from cantrip_actors.http.bodies import DOT_SEGMENTS
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
 from cantrip_actors.http.files import check_intent, history_of, intent_of
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.http.shapes import cantrip_shape, entity_shape, episode_shape
+from cantrip_actors.http.shapes import cantrip_shape, entity_shape, entity_shapes, episode_shape
 from cantrip_actors.loom.export.shapes import outcome_shape
 from cantrip_actors.loom.stores.selection import Selection, format_since
 from cantrip_actors.runtime.time.submissions import Submission
@@ -53,12 +53,7 @@ async def cast(call: HttpCall) -> JsonAnswer:
     """Cast a cantrip on an intent: a one-shot entity."""
     body: models.CastBody = call.body
     cantrip, intent = find_cantrip(call, body.cantrip), intent_of(body)
-    return await _begin(
-        call,
-        lambda: call.runtime.start(
-            cantrip, intent, context=body.context, history=history_of(body), key=call.key, by=call.token.sender
-        ),
-    )
+    return await _begin(call, partial(call.runtime.start, cantrip, intent, **_read_given(call)))
 
 
 async def submit(call: HttpCall) -> JsonAnswer:
@@ -127,18 +122,17 @@ async def begin_entity(call: HttpCall) -> JsonAnswer:
     body: models.BeginBody = call.body
     check_path_name(body.name)
     cantrip, intent = find_cantrip(call, body.cantrip), intent_of(body)
-    return await _begin(
-        call,
-        lambda: call.runtime.invoke(
-            cantrip,
-            intent,
-            name=body.name,
-            context=body.context,
-            history=history_of(body),
-            key=call.key,
-            by=call.token.sender,
-        ),
-    )
+    return await _begin(call, partial(call.runtime.invoke, cantrip, intent, name=body.name, **_read_given(call)))
+
+
+def _read_given(call: HttpCall) -> dict[str, Any]:
+    """Return what a request gives the runtime with its intent."""
+    return {
+        "context": call.body.context,
+        "history": history_of(call.body),
+        "key": call.key,
+        "by": call.token.sender,
+    }
 
 
 async def ensure(call: HttpCall) -> JsonAnswer:
@@ -154,10 +148,7 @@ async def ensure(call: HttpCall) -> JsonAnswer:
         async with call.service.limiter.reserve_start(call.token) if is_new else nullcontext():
             entity = await call.runtime.ensure(name, cantrip)
 
-    def look() -> dict[str, Any]:
-        return entity_shape(call.runtime.loom, call.runtime.loom.header(entity.id), [])
-
-    shape = call.redact_for_token(await call.read(look))
+    shape = call.redact_for_token(await call.read(partial(entity_shape, call.runtime, entity.id)))
     return JsonAnswer(shape, 201 if is_new else 200, {"location": f"{ENTITIES}/{entity.id}"})
 
 
@@ -179,20 +170,8 @@ async def fork(call: HttpCall) -> JsonAnswer:
     cantrip = None if name is None else find_cantrip(call, name)
     if name is None and not call.token.may_cast(its_cantrip):
         raise Problem(404, "unknown-cantrip", "the cantrip of that turn is not offered to this token")
-    intent = intent_of(body)
-    return await _begin(
-        call,
-        lambda: call.runtime.start_fork(
-            turn_id,
-            intent=intent,
-            cantrip=cantrip,
-            crystal=body.crystal,
-            context=body.context,
-            history=history_of(body),
-            key=call.key,
-            by=call.token.sender,
-        ),
-    )
+    given = {"intent": intent_of(body), "cantrip": cantrip, "crystal": body.crystal, **_read_given(call)}
+    return await _begin(call, partial(call.runtime.start_fork, turn_id, **given))
 
 
 async def begin_work(begin: Callable[..., Awaitable[Entity]], *args: Any, **named: Any) -> Work:
@@ -275,7 +254,7 @@ async def list_entities(call: HttpCall) -> JsonAnswer:
 
 def _build_page(call: HttpCall) -> dict[str, Any]:
     wanted: models.EntitiesQuery = call.query
-    loom, quarantines = call.runtime.loom, call.find_quarantines()
+    loom = call.runtime.loom
     selection = Selection(
         state=wanted.state,
         kind=wanted.kind,
@@ -286,16 +265,7 @@ def _build_page(call: HttpCall) -> dict[str, Any]:
         name=wanted.name,
     )
     page = loom.page(selection, cursor=check_cursor(loom, wanted.cursor), limit=wanted.limit)
-    items = [
-        entity_shape(
-            loom,
-            loom.header(listed.id),
-            is_interrupted=call.runtime.is_interrupted(listed.id),
-            quarantines=quarantines,
-        )
-        for listed in page
-        if call.sees(listed.id)
-    ]
+    items = entity_shapes(call.runtime, filter(call.sees, (listed.id for listed in page)))
     return {"items": items, "next_cursor": page.next}
 
 
@@ -308,15 +278,8 @@ def check_cursor(loom: Loom, cursor: str | None) -> str | None:
 
 async def get_entity(call: HttpCall) -> JsonAnswer:
     """Return the state of an entity."""
-
-    def look() -> dict[str, Any]:
-        entity_id, loom = call.entity_id(call.path["id"]), call.runtime.loom
-        requests, is_interrupted = call.runtime.requests(entity=entity_id), call.runtime.is_interrupted(entity_id)
-        return entity_shape(
-            loom, loom.header(entity_id), requests, is_interrupted=is_interrupted, quarantines=call.find_quarantines()
-        )
-
-    return JsonAnswer(call.redact_for_token(await call.read(look)))
+    shape = await call.read(lambda: entity_shape(call.runtime, call.entity_id(call.path["id"])))
+    return JsonAnswer(call.redact_for_token(shape))
 
 
 # Send
@@ -328,28 +291,17 @@ async def send(call: HttpCall) -> JsonAnswer:
     _check_wait(call, body.wait)
 
     def look() -> tuple[Entity, bool]:
-        entity = call.runtime.get_entity(call.entity_id(call.path["id"]))
-        return entity, call.key is not None and has_receipt(call, entity.id, call.key)
+        entity = _find_entity(call)
+        return entity, call.key is not None and call.find_receipt(entity.id, call.key) is not None
 
     entity, is_replay = await call.read(look)
-    intent = intent_of(body)
-    given: dict[str, Any] = {"context": body.context, "history": history_of(body)}
-    receipt = await entity.post(intent, **given, key=call.key, by=call.token.sender)
+    receipt = await entity.post(intent_of(body), **_read_given(call))
     headers = {
         "location": f"{ENTITIES}/{entity.id}/receipts/{quote(receipt.key, safe='')}",
         **(REPLAYED if is_replay else {}),
     }
     ended = await _wait(call, receipt, headers)
     return ended or JsonAnswer(await call.read(lambda: _build_receipt(call, receipt)), 202, headers)
-
-
-def has_receipt(call: HttpCall, entity_id: str, key: str) -> bool:
-    """Return whether an intent was sent to an entity with this key. Reads the loom."""
-    try:
-        call.runtime.receipt(entity_id, key)
-    except LoomError:
-        return False
-    return True
 
 
 def _build_receipt(call: HttpCall, work: Work) -> dict[str, Any]:
@@ -374,10 +326,15 @@ async def withdraw(call: HttpCall) -> JsonAnswer:
 
 
 def _find_receipt(call: HttpCall) -> Work:
-    entity_id, key = call.entity_id(call.path["id"]), call.path["key"]
-    if not has_receipt(call, entity_id, key):
+    receipt = call.find_receipt(call.entity_id(call.path["id"]), call.path["key"])
+    if receipt is None:
         raise Problem(404, "unknown-receipt", "no intent was sent to this entity with this key")
-    return call.runtime.receipt(entity_id, key)
+    return receipt
+
+
+def _find_entity(call: HttpCall) -> Entity:
+    """Return the entity of the path. Reads the loom."""
+    return call.runtime.get_entity(call.entity_id(call.path["id"]))
 
 
 async def steer(call: HttpCall) -> JsonAnswer:
@@ -411,13 +368,13 @@ async def compact(call: HttpCall) -> JsonAnswer:
 
 def _find_to_control(call: HttpCall) -> tuple[Entity, dict[str, str]]:
     """Return the entity of a request that controls it, and the headers of the answer."""
-    entity = call.runtime.get_entity(call.entity_id(call.path["id"]))
+    entity = _find_entity(call)
     return entity, dict(REPLAYED) if call.key is not None and call.runtime.has_mail(entity.id, call.key) else {}
 
 
 async def stop(call: HttpCall) -> JsonAnswer:
     """End an entity and everything below it; answer when all of it has ended."""
-    entity = await call.read(lambda: call.runtime.get_entity(call.entity_id(call.path["id"])))
+    entity = await call.read(partial(_find_entity, call))
     await entity.stop(call.query.reason, by=call.token.sender)
     return JsonAnswer(status=204)
 
@@ -432,7 +389,7 @@ async def resume(call: HttpCall) -> JsonAnswer:
 
 async def abandon(call: HttpCall) -> JsonAnswer:
     """End an interrupted entity and everything below it."""
-    entity = await call.read(lambda: call.runtime.get_entity(call.entity_id(call.path["id"])))
+    entity = await call.read(partial(_find_entity, call))
     if entity.loaded:
         raise Problem(409, "running", "this entity runs: stop it instead", entity_id=entity.id)
     await call.runtime.abandon(entity.id, by=call.token.sender)

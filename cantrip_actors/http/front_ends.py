@@ -13,7 +13,7 @@ before the decision, so the service stores no state between the two requests.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from cantrip_actors.observe.batching import Batching
 from cantrip_actors.observe.processor import Processor
@@ -61,6 +61,10 @@ class ShownChild(NamedTuple):
 class FrontEndDialect(Protocol):
     """How one protocol writes the parts of a stream."""
 
+    headers: ClassVar[Mapping[str, str]]
+    """The protocol's headers of the stream."""
+    last: bytes
+    """The end of the stream, after all parts."""
     child_batching: Batching
     """How often the growing texts of children are written."""
     repeats_children: bool

@@ -41,7 +41,7 @@ from cantrip_actors.http.client_rounds import (
     read_pause,
     rest,
 )
-from cantrip_actors.http.entities import begin_once, begin_work, find_cantrip, hang_up, has_receipt
+from cantrip_actors.http.entities import begin_once, begin_work, find_cantrip, hang_up
 from cantrip_actors.http.episode_tools import (
     Rest,
     add_tools,
@@ -384,7 +384,7 @@ def _find_news(call: HttpCall, entity_id: str, history: Sequence[Past], *, is_wh
     """Return the messages of a history that an entity was not given before this request."""
     if not history:
         return []
-    repeated = call.key if call.key is not None and has_receipt(call, entity_id, call.key) else None
+    repeated = call.key if call.key is not None and call.find_receipt(entity_id, call.key) is not None else None
     texts = call.service.given_texts.find(call.runtime.loom, entity_id, repeated)
     return select_news(history, texts, is_whole=is_whole)
 

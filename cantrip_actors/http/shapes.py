@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
-from cantrip_actors import Cantrip, Episode, Loom, Request
+from cantrip_actors import Cantrip, Episode, Loom, Request, Runtime
 from cantrip_actors.loom import QuarantineRow
 from cantrip_actors.loom.export.shapes import listed_shape, outcome_shape, usage_shape
-from cantrip_actors.loom.reading.overview import read_overview
-from cantrip_actors.records.records import Header
+from cantrip_actors.loom.reading.overview import EntityOverview, read_overview
 
 
 def cantrip_shape(name: str, cantrip: Cantrip) -> dict[str, Any]:
@@ -51,38 +49,37 @@ def request_shape(request: Request) -> dict[str, Any]:
     return {**shape, "args": dict(request.args)}
 
 
-NO_QUARANTINES: Final[Mapping[str, QuarantineRow]] = MappingProxyType({})
+def entity_shapes(runtime: Runtime, entity_ids: Iterable[str]) -> list[dict[str, Any]]:
+    """Return entities for a list."""
+    quarantines = runtime.loom.quarantines()
+    return [
+        _listed_shape(runtime, entity_id, read_overview(runtime.loom, entity_id, below=False), quarantines)
+        for entity_id in entity_ids
+    ]
 
 
-def entity_shape(
-    loom: Loom,
-    header: Header,
-    requests: Iterable[Request] | None = None,
-    *,
-    is_interrupted: bool = False,
-    quarantines: Mapping[str, QuarantineRow] = NO_QUARANTINES,
-) -> dict[str, Any]:
-    """Return an entity for a list; with its open `requests` in full.
-
-    It is interrupted if its process died or it crashed. `quarantines` are the entities that do not run for a time.
-    """
-    entity_id = header.entity_id
-    quarantine = quarantines.get(entity_id)
-    overview = read_overview(loom, entity_id, below=requests is not None)
-    shape = {
-        **listed_shape(loom, header, overview),
-        "interrupted": is_interrupted or quarantine is not None,
-        "quarantine": None if quarantine is None else {"why": quarantine.why, "until": quarantine.until},
-    }
-    if requests is None:
-        return shape
-    first, outcome = loom.first_intent(entity_id), overview.outcome
+def entity_shape(runtime: Runtime, entity_id: str) -> dict[str, Any]:
+    """Return an entity with its open requests."""
+    loom = runtime.loom
+    overview, first = read_overview(loom, entity_id), loom.first_intent(entity_id)
     return {
-        **shape,
+        **_listed_shape(runtime, entity_id, overview, loom.quarantines()),
         "by": None if first is None else first.sender,
-        "requests": [request_shape(request) for request in requests],
+        "requests": [request_shape(request) for request in runtime.requests(entity=entity_id)],
         "subtree_usage": usage_shape(overview.subtree_usage),
-        "episode": None if outcome is None else outcome_shape(entity_id, outcome),
+        "episode": None if overview.outcome is None else outcome_shape(entity_id, overview.outcome),
+    }
+
+
+def _listed_shape(
+    runtime: Runtime, entity_id: str, overview: EntityOverview, quarantines: Mapping[str, QuarantineRow]
+) -> dict[str, Any]:
+    """Return an entity for a list. It is interrupted if its process died, it crashed, or it does not run for a time."""
+    loom, quarantine = runtime.loom, quarantines.get(entity_id)
+    return {
+        **listed_shape(loom, loom.header(entity_id), overview),
+        "interrupted": quarantine is not None or runtime.is_interrupted(entity_id),
+        "quarantine": None if quarantine is None else {"why": quarantine.why, "until": quarantine.until},
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final
 
 from anyio import to_thread
@@ -16,7 +17,7 @@ from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.feeds import Frame, Select, Snapshot, render_history, select_standing
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sessions import check_scope
-from cantrip_actors.http.shapes import entity_shape
+from cantrip_actors.http.shapes import entity_shape, entity_shapes
 from cantrip_actors.http.sse import RETRY, EventStreamResponse, encode_event
 from cantrip_actors.loom.export.story import DURABLE, read_durable
 from cantrip_actors.records.records import Record
@@ -84,14 +85,7 @@ async def _replay_finished(records: Sequence[Record], after: EventId, first: byt
 async def _build_snapshot(call: HttpCall, entity_id: str, at: EventId) -> bytes:
     items = list(map(as_wire, select_standing(call.service.upserts.snapshot(entity_id))))
 
-    def look() -> dict[str, Any]:
-        loom = call.runtime.loom
-        requests, is_interrupted = call.runtime.requests(entity=entity_id), call.runtime.is_interrupted(entity_id)
-        return entity_shape(
-            loom, loom.header(entity_id), requests, is_interrupted=is_interrupted, quarantines=call.find_quarantines()
-        )
-
-    shape = call.runtime.redact(await call.read(look))
+    shape = call.runtime.redact(await call.read(partial(entity_shape, call.runtime, entity_id)))
     return encode_event("snapshot", {"entities": [shape], "items": items}, str(at))
 
 
@@ -139,7 +133,7 @@ async def all_events(call: HttpCall) -> Response:
         check_scope(call.token, "observe")
         call.check_sees_all()
     root = None if wanted.subtree is None else await call.find_entity_id(wanted.subtree)
-    loom, view = call.runtime.loom, _View(call, root)
+    view = _View(call, root)
 
     async def select(frames: list[Frame]) -> list[Frame]:
         asked = [
@@ -152,14 +146,7 @@ async def all_events(call: HttpCall) -> Response:
         standing = select_standing(call.service.upserts.snapshot())
 
         def look() -> dict[str, Any]:
-            quarantines = call.find_quarantines()
-            shapes = [
-                entity_shape(
-                    loom, loom.header(one), is_interrupted=call.runtime.is_interrupted(one), quarantines=quarantines
-                )
-                for one in loom.unfinished()
-                if view.sees(one)
-            ]
+            shapes = entity_shapes(call.runtime, filter(view.sees, call.runtime.loom.unfinished()))
             return {
                 "entities": list(map(call.runtime.redact, shapes)),
                 "items": [as_wire(one) for one in standing if view.sees(one.session_id)],

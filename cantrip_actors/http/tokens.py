@@ -187,32 +187,16 @@ def _read_rights(row: _TokenRow | _IssuerRow, what: str, scopes: Collection[str]
             raise InvalidTokens(f'{what}: unknown scope "{scope}": {suggest_nearest(scope, scopes)}')
     if not row.scopes:
         raise InvalidTokens(f"{what}: expected at least one scope of {', '.join(scopes)}")
-    return Token(
-        row.name,
-        "",
-        frozenset(row.scopes),
-        cantrips=None if row.cantrips is None else frozenset(row.cantrips),
-        max_concurrent=row.max_concurrent,
-        max_cost_per_day=row.max_cost_per_day,
-        requests_per_minute=row.requests_per_minute,
-        max_streams=row.max_streams,
-        max_body=row.max_body,
-    )
+    limits = row.model_dump(include=set(_Limits.model_fields))
+    cantrips = None if row.cantrips is None else frozenset(row.cantrips)
+    return Token(**limits | {"scopes": frozenset(row.scopes), "cantrips": cantrips})
 
 
 def _read_issuer(row: _IssuerRow, path: Path, scopes: Collection[str]) -> Issuer:
     what = f'{path}: issuer "{row.name}"'
     rights = _read_rights(row, what, scopes)
     try:
-        return make_issuer(
-            rights,
-            row.url,
-            row.resource,
-            audience=row.audience,
-            tenant_claim=row.tenant_claim,
-            jwks_url=row.jwks_url,
-            blocked=row.blocked,
-        )
+        return make_issuer(rights, **row.model_dump(exclude={*_Limits.model_fields, "scopes"}))
     except ValueError as error:
         raise InvalidTokens(f"{what}: {error}") from error
 

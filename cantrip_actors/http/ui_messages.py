@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, ClassVar, Final
 
 from cantrip_actors.http.front_ends import ShownCall, ShownChild, StreamPart
 from cantrip_actors.observe.batching import WHOLE_TEXTS
@@ -11,9 +11,6 @@ from cantrip_actors.observe.segments import Piece
 from cantrip_actors.stream.events import RequestedEvent
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
-
-HEADERS: Final = {"x-vercel-ai-ui-message-stream": "v1"}
-LAST: Final = b"data: [DONE]\n\n"
 
 _REASONS: Final = {"terminated": "stop", "truncated": "length", "timeout": "length", "budget": "length"}
 _CUT_OFF: Final = {"length": "length", "filter": "content-filter"}
@@ -33,6 +30,8 @@ class UiMessages:
     for a call, a message with their texts is its preliminary output.
     """
 
+    headers: ClassVar[Mapping[str, str]] = {"x-vercel-ai-ui-message-stream": "v1"}
+    last = b"data: [DONE]\n\n"
     child_batching = WHOLE_TEXTS
     repeats_children = False
 

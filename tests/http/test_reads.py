@@ -39,7 +39,7 @@ async def test_an_entity_and_its_fork_read_the_same_from_a_checkpoint_and_from_t
         loom = runtime.loom
 
         def read(entity_id: str) -> Any:
-            shape = entity_shape(loom, loom.header(entity_id), ())
+            shape = entity_shape(runtime, entity_id)
             return (
                 shape,
                 tree_shape(loom, entity_id),

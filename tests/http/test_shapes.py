@@ -15,7 +15,7 @@ async def test_the_state_and_the_episode_of_an_entity_are_of_one_moment(monkeypa
     async with Runtime.open() as runtime:
         entity = await runtime.invoke(spell, "one", name="bob")
         await entity.episode()
-        loom, earlier = runtime.loom, [fold_entity(runtime.loom, entity.id)]
+        earlier = [fold_entity(runtime.loom, entity.id)]
         assert (await entity.send("two")).reason == "truncated"
 
         def fold_before(loom: Loom, entity_id: str) -> object:
@@ -24,5 +24,5 @@ async def test_the_state_and_the_episode_of_an_entity_are_of_one_moment(monkeypa
         monkeypatch.setattr(
             "cantrip_actors.loom.reading.overview.fold_entity", fold_before
         )  # the second one ends meanwhile
-        shape = entity_shape(loom, loom.header(entity.id), [])
+        shape = entity_shape(runtime, entity.id)
     assert (shape["state"], shape["episode"]["reason"]) == ("idle", "terminated")
