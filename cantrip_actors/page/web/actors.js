@@ -6,6 +6,7 @@ import {
   ago,
   button,
   code,
+  fact,
   h,
   number,
   pill,
@@ -26,6 +27,9 @@ const FLASH = 4000;
 
 const parts = (path) => path.split("/");
 export const entityOf = (path, model) => parts(path).findLast((part) => model.entities.has(part)) ?? null;
+
+const badge = (tone, title, shape, count, word) =>
+  h("span", { class: tone, title }, sign(shape), number(count), h("span", { class: "unseen" }, word));
 
 // What a crash left: the reason, what its supervisor does, the traceback, and the actor's last events.
 /** @param {{ reason: string, restart?: any, report?: string, events?: any[] }} crash */
@@ -237,11 +241,7 @@ export class ActorsPane {
           sign("cross"),
         ),
       ),
-      h(
-        "dl",
-        { class: "facts" },
-        facts.map(([fact, value]) => h("div", null, h("dt", null, fact), h("dd", { dir: "auto" }, plain(value)))),
-      ),
+      h("dl", { class: "facts" }, ...facts.map(([name, value]) => fact(name, plain(value)))),
       ...more.flat(),
     );
   }
@@ -313,31 +313,12 @@ export class ActorsPane {
     const told = `${restarts} ${mailbox} ${one.state}`;
     if (row.told !== told) {
       row.told = told;
-      row.parts.badges.replaceChildren(
-        ...(mailbox
-          ? [
-              h(
-                "span",
-                { class: "badge", title: "messages that wait" },
-                sign("mail"),
-                number(mailbox),
-                h("span", { class: "unseen" }, " waiting"),
-              ),
-            ]
-          : []),
-        ...(restarts
-          ? [
-              h(
-                "span",
-                { class: "badge warn", title: "restarts" },
-                sign("again"),
-                number(restarts),
-                h("span", { class: "unseen" }, restarts === 1 ? " restart" : " restarts"),
-              ),
-            ]
-          : []),
-        ...(one.state === "up" ? [] : [h("span", { class: `badge ${tone}` }, word)]),
-      );
+      const badges = [
+        mailbox && badge("badge", "messages that wait", "mail", mailbox, " waiting"),
+        restarts && badge("badge warn", "restarts", "again", restarts, restarts === 1 ? " restart" : " restarts"),
+        one.state !== "up" && h("span", { class: `badge ${tone}` }, word),
+      ];
+      row.parts.badges.replaceChildren(...badges.filter(Boolean));
     }
     if (Date.now() - flash < FLASH && row.flash !== flash) {
       row.flash = flash;

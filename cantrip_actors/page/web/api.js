@@ -2,13 +2,6 @@
 // Requests to the service. The session's cookie says who asks; each POST has a key, so that a repetition does nothing
 // twice.
 
-export class Refused extends Error {
-  constructor(status, detail) {
-    super(detail);
-    this.status = status;
-  }
-}
-
 export async function api(method, path, body, headers = {}) {
   const answer = await fetch(path.startsWith("/") ? path : `/api/v1/${path}`, {
     method,
@@ -20,7 +13,7 @@ export async function api(method, path, body, headers = {}) {
     body: body && JSON.stringify(body),
   });
   const value = answer.status === 204 ? null : await answer.json().catch(() => null);
-  if (!answer.ok) throw new Refused(answer.status, value?.detail ?? value?.title ?? answer.statusText);
+  if (!answer.ok) throw new Error(value?.detail ?? value?.title ?? answer.statusText);
   return value;
 }
 

@@ -10,6 +10,7 @@ import { area, ask, field } from "./dialog.js";
 import {
   $,
   button,
+  form,
   h,
   linkTo,
   moment,
@@ -21,6 +22,7 @@ import {
   setText,
   sign,
   sparkline,
+  table,
   values,
   write,
 } from "./dom.js";
@@ -79,43 +81,21 @@ const act = {
     api("POST", where(one, "/send"), { intent: text, ...(await attached(chosen)) }),
   spending: async (one) => {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone,
-      box = h("div", { class: "tablebox", tabindex: "0", role: "group", "aria-label": "Usage of each period" });
+      box = h("div");
     const show = async (per) => {
       const { items } = await api("GET", where(one, `/spending?per=${per}&zone=${encodeURIComponent(zone)}`));
-      const row = (name, { total_tokens: tokens, cost }) =>
-        h(
-          "tr",
-          null,
-          h("th", null, plain(name)),
-          h("td", { class: "right" }, number(tokens)),
-          h("td", { class: "right" }, money(cost)),
-        );
+      const row = (name, { total_tokens: tokens, cost }) => [plain(name), number(tokens), money(cost)];
       const sum = items.reduce(
         (all, { usage }) => ({ total_tokens: all.total_tokens + usage.total_tokens, cost: all.cost + usage.cost }),
         { total_tokens: 0, cost: 0 },
       );
       box.replaceChildren(
         items.length
-          ? h(
-              "table",
-              null,
-              h(
-                "thead",
-                null,
-                h(
-                  "tr",
-                  null,
-                  h("th", null, per),
-                  h("th", { class: "right" }, "tokens"),
-                  h("th", { class: "right" }, "cost"),
-                ),
-              ),
-              h(
-                "tbody",
-                null,
-                items.toReversed().map(({ period, usage }) => row(period, usage)),
-              ),
-              h("tfoot", null, row("all", sum)),
+          ? table(
+              "Usage of each period",
+              [per, "tokens", "cost"],
+              items.toReversed().map(({ period, usage }) => row(period, usage)),
+              row("all", sum),
             )
           : h("p", null, "It has used nothing yet."),
       );
@@ -125,12 +105,12 @@ const act = {
       { onchange: () => show(per.value) },
       ["day", "month", "intent"].map((word) => h("option", { value: word }, word)),
     );
-    const form = ask({
+    const dialog = ask({
       heading: `Spending of ${title(one)}`,
       text: "What it and everything below it have used, the newest first.",
       fields: [{ name: "per", label: "By", node: per }],
     });
-    form.insertBefore(box, form.lastElementChild);
+    dialog.insertBefore(box, dialog.lastElementChild);
     await show("day");
   },
   steer: (one, text) => api("POST", where(one, "/steer"), { text }),
@@ -490,31 +470,27 @@ function signInForm(why) {
     required: true,
   });
   const error = h("p", { class: "error", role: "alert" }, why ?? "");
+  const submit = async () => {
+    try {
+      session = await signIn(token.value.trim());
+      document.body.classList.remove("out");
+      $("main").replaceChildren();
+      build();
+    } catch (problem) {
+      setText(error, problem.message);
+    }
+  };
   document.body.classList.add("out");
-  $("main").replaceChildren(
-    h(
-      "form",
-      {
-        class: "welcome",
-        onsubmit: async (event) => {
-          event.preventDefault();
-          try {
-            session = await signIn(token.value.trim());
-            document.body.classList.remove("out");
-            $("main").replaceChildren();
-            build();
-          } catch (problem) {
-            setText(error, problem.message);
-          }
-        },
-      },
-      h("span", { class: "sigil", "aria-hidden": "true" }, sign("star")),
-      h("h1", null, "Sign in"),
-      h("p", null, "Open the link that ", h("code", null, "cantrip serve"), " prints, or paste a token."),
-      h("div", { class: "row2" }, token, h("button", { class: "main" }, "Sign in")),
-      error,
-    ),
+  const made = form(
+    submit,
+    h("span", { class: "sigil", "aria-hidden": "true" }, sign("star")),
+    h("h1", null, "Sign in"),
+    h("p", null, "Open the link that ", h("code", null, "cantrip serve"), " prints, or paste a token."),
+    h("div", { class: "row2" }, token, h("button", { class: "main" }, "Sign in")),
+    error,
   );
+  made.classList.add("welcome");
+  $("main").replaceChildren(made);
   token.focus();
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
 // Dialogs: a heading, fields, and an action that closes the dialog once it is done.
 
-import { $, button, h, setText } from "./dom.js";
+import { $, button, form, h, onEnter, setText } from "./dom.js";
 
 /**
  * @param {{ heading: string, text?: string, inside?: any[], fields?: any[], action?: string, tone?: string,
@@ -10,28 +10,19 @@ import { $, button, h, setText } from "./dom.js";
 export function ask({ heading, text, inside = [], fields = [], action, tone = "main", work }) {
   const dialog = $("dialog");
   const error = h("p", { class: "error", role: "alert", hidden: true });
-  const inputs = Object.fromEntries(fields.map((one) => [one.name, one.node]));
-  const form = h(
-    "form",
-    {
-      onsubmit: async (event) => {
-        event.preventDefault();
-        try {
-          await work?.(
-            Object.fromEntries(
-              Object.entries(inputs).map(([name, node]) => [
-                name,
-                node.type === "checkbox" ? node.checked : node.type === "file" ? [...node.files] : node.value,
-              ]),
-            ),
-          );
-          dialog.close();
-        } catch (problem) {
-          error.hidden = false;
-          setText(error, problem.message);
-        }
-      },
-    },
+  const read = (node) =>
+    node.type === "checkbox" ? node.checked : node.type === "file" ? [...node.files] : node.value;
+  const submit = async () => {
+    try {
+      await work?.(Object.fromEntries(fields.map((one) => [one.name, read(one.node)])));
+      dialog.close();
+    } catch (problem) {
+      error.hidden = false;
+      setText(error, problem.message);
+    }
+  };
+  const made = form(
+    submit,
     h("h2", { id: "dialog-title" }, heading),
     text ? h("p", null, text) : "",
     inside.length ? h("div", { class: "calls" }, inside) : "",
@@ -50,18 +41,11 @@ export function ask({ heading, text, inside = [], fields = [], action, tone = "m
       button({ onclick: () => dialog.close() }, action ? "Cancel" : "Close"),
     ),
   );
-  for (const node of Object.values(inputs))
-    if (node.tagName === "TEXTAREA")
-      node.addEventListener("keydown", (event) => {
-        if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-          event.preventDefault();
-          form.requestSubmit();
-        }
-      });
-  dialog.replaceChildren(form);
+  for (const { node } of fields) if (node.tagName === "TEXTAREA") onEnter(node, () => made.requestSubmit());
+  dialog.replaceChildren(made);
   dialog.showModal();
-  (fields[0]?.node ?? form.querySelector(`.row2 button:${tone === "danger" ? "last" : "first"}-child`)).focus();
-  return form;
+  (fields[0]?.node ?? made.querySelector(`.row2 button:${tone === "danger" ? "last" : "first"}-child`)).focus();
+  return made;
 }
 export const area = (hint, value = "") => {
   const node = h("textarea", { rows: "3", placeholder: hint });

@@ -93,6 +93,59 @@ export const linkTo = (id, turn) => `#/e/${encodeURIComponent(id)}${turn ? `/t/$
 /** @returns {any} */
 export const $ = (id) => document.getElementById(id);
 
+// Do something at Enter in a field; Shift+Enter, and Enter that ends a composed character, are for the field.
+export const onEnter = (node, work) =>
+  node.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      work();
+    }
+  });
+export const form = (work, ...inside) =>
+  h(
+    "form",
+    {
+      onsubmit: (event) => {
+        event.preventDefault();
+        work();
+      },
+    },
+    ...inside,
+  );
+// A button that shows the rest of something, and goes.
+export const more = (word, show, tone = "more") => {
+  const node = button(
+    {
+      class: tone,
+      onclick: () => {
+        node.remove();
+        show();
+      },
+    },
+    word,
+  );
+  return node;
+};
+export const details = (tone, word, ...inside) => h("details", { class: tone }, h("summary", null, word), ...inside);
+export const fact = (name, value) =>
+  value ? h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, value)) : "";
+// A table whose first column names what the numbers of a row are about.
+export const table = (label, [first, ...others], rows, sum) => {
+  const line = ([name, ...cells], tag = "td") =>
+    h("tr", null, h("th", null, name), ...cells.map((cell) => h(tag, { class: "right" }, cell)));
+  return h(
+    "div",
+    { class: "tablebox", tabindex: "0", role: "group", "aria-label": label },
+    h(
+      "table",
+      null,
+      h("thead", null, line([first, ...others], "th")),
+      h("tbody", null, ...rows.map((row) => line(row))),
+      sum ? h("tfoot", null, line(sum)) : "",
+    ),
+  );
+};
+
 // Set what has changed only: a node that stays as it is costs no layout.
 export const setText = (node, text) => {
   if (node.textContent !== text) node.textContent = text;
@@ -215,20 +268,8 @@ const LONG = 4000;
 // A long text is cut, and a click shows the rest.
 export const cut = (text, show, most = LONG) => {
   const made = show(text.slice(0, most));
-  if (text.length > most) {
-    const more = button(
-      {
-        class: "more",
-        onclick: () => {
-          more.remove();
-          made.replaceWith(show(text));
-        },
-      },
-      `Show all ${number(text.length)} characters`,
-    );
-    return [made, more];
-  }
-  return [made];
+  if (text.length <= most) return [made];
+  return [made, more(`Show all ${number(text.length)} characters`, () => made.replaceWith(show(text)))];
 };
 export const code = (text) => cut(text, (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part));
 // Arguments: a row for each, its value as JSON, so that a text cannot look like another argument; a long one
@@ -239,36 +280,16 @@ export const values = (args, most = MANY) => {
   const pairs = Object.entries(args ?? {});
   const row = ([name, value]) => {
     const text = JSON.stringify(value) ?? "";
-    return h(
-      "div",
-      null,
-      h("dt", { dir: "auto" }, plain(name)),
+    const show = (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part, ODD_IN_VALUES);
+    const shown =
       text.length <= SHORT
         ? write(h("dd", { dir: "auto" }), text, ODD_IN_VALUES)
-        : h(
-            "dd",
-            null,
-            cut(
-              typeof value === "object" ? asText(value) : text,
-              (part) => write(h("pre", { dir: "auto", tabindex: "0" }), part, ODD_IN_VALUES),
-              SHORT,
-            ),
-          ),
-    );
+        : h("dd", null, cut(typeof value === "object" ? asText(value) : text, show, SHORT));
+    return h("div", null, h("dt", { dir: "auto" }, plain(name)), shown);
   };
   const list = h("dl", { class: "values" }, pairs.slice(0, most).map(row));
   if (pairs.length <= most) return pairs.length ? [list] : [h("p", { class: "dim" }, "without arguments")];
-  const more = button(
-    {
-      class: "more",
-      onclick: () => {
-        more.remove();
-        list.append(...pairs.slice(most).map(row));
-      },
-    },
-    `Show all ${number(pairs.length)} arguments`,
-  );
-  return [list, more];
+  return [list, more(`Show all ${number(pairs.length)} arguments`, () => list.append(...pairs.slice(most).map(row)))];
 };
 export const asText = (value) => (typeof value === "string" ? value : (JSON.stringify(value, null, 2) ?? ""));
 
@@ -278,11 +299,11 @@ export const picture = (image) => {
   const label = plain(image.filename ?? image.media_type ?? "file");
   if (/^https?:/.test(image.url ?? "")) return h("p", { class: "dim" }, plain(image.url));
   if (!PICTURE.test(image.url ?? "")) return h("p", { class: "dim" }, `${label}, ${number(image.size ?? 0)} bytes`);
-  const more = button(
-    { class: "more picture", onclick: () => more.replaceWith(h("img", { src: image.url, alt: label })) },
+  const show = button(
+    { class: "more picture", onclick: () => show.replaceWith(h("img", { src: image.url, alt: label })) },
     `Show the image (${label})`,
   );
-  return more;
+  return show;
 };
 
 // ----------------------------------------------------------------------------------------------------------- sparkline

@@ -2,7 +2,7 @@
 // The exported page: the loom and its entities, from data in the file itself. There is a block for each entity,
 // which is read when the entity is shown or searched, and an index.
 
-import { $, h, money, number, plain, plural, span } from "./dom.js";
+import { $, fact, h, money, number, plain, plural, span, table } from "./dom.js";
 import { Frame, isNarrow } from "./frame.js";
 import { Model } from "./model.js";
 import { order } from "./timeline.js";
@@ -106,8 +106,7 @@ const source = {
 
 function welcome() {
   const { totals, title } = index,
-    gates = Object.entries(totals.gates),
-    cell = (text) => h("td", { class: "right" }, text);
+    gates = Object.entries(totals.gates);
   const facts = [
     ["entities", number(totals.entities)],
     ["turns", number(totals.turns)],
@@ -118,46 +117,19 @@ function welcome() {
     ["failed", totals.errors ? number(totals.errors) : ""],
     [`mean of ${plural(totals.rewarded, "reward")}`, totals.rewarded ? Number(totals.mean_reward).toFixed(2) : ""],
   ];
-  const row = ([name, one]) =>
-    h(
-      "tr",
-      null,
-      h("td", null, h("code", { class: "gate" }, plain(name))),
-      cell(number(one.calls)),
-      cell(one.errors ? `${number(one.errors)} (${Math.round(one.error_rate * 100)} %)` : ""),
-      cell(span(one.durations.mean_ms / 1000)),
-      cell(span(one.durations.p95_ms / 1000)),
-    );
+  const row = ([name, one]) => [
+    h("code", { class: "gate" }, plain(name)),
+    number(one.calls),
+    one.errors ? `${number(one.errors)} (${Math.round(one.error_rate * 100)} %)` : "",
+    span(one.durations.mean_ms / 1000),
+    span(one.durations.p95_ms / 1000),
+  ];
   return h(
     "div",
     { class: "body overview" },
     h("h1", { dir: "auto" }, plain(title)),
-    h(
-      "dl",
-      { class: "facts" },
-      facts.map(([name, value]) => value && h("div", null, h("dt", null, name), h("dd", null, value))),
-    ),
-    gates.length
-      ? h(
-          "div",
-          { class: "tablebox", tabindex: "0", role: "group", "aria-label": "Gates" },
-          h(
-            "table",
-            null,
-            h(
-              "thead",
-              null,
-              h(
-                "tr",
-                null,
-                h("th", null, "Gate"),
-                ["Calls", "Failed", "Mean", "95 %"].map((word) => h("th", { class: "right" }, word)),
-              ),
-            ),
-            h("tbody", null, gates.map(row)),
-          ),
-        )
-      : "",
+    h("dl", { class: "facts" }, ...facts.map(([name, value]) => fact(name, value))),
+    gates.length ? table("Gates", ["Gate", "Calls", "Failed", "Mean", "95 %"], gates.map(row)) : "",
   );
 }
 

@@ -3,7 +3,7 @@
 // both show it.
 
 import { attachButton, attached } from "./attach.js";
-import { asText, button, h, plain, setText, values, write } from "./dom.js";
+import { asText, button, form, h, onEnter, plain, setText, values, write } from "./dom.js";
 
 export const nameOf = (one) =>
   one.is_utterance
@@ -45,14 +45,8 @@ function answerForm(one, send) {
   const word = one.is_utterance ? "reply" : "answer",
     files = one.is_utterance ? attachButton() : null;
   const answer = h("textarea", { rows: "2", "aria-label": `Your ${word}`, placeholder: `Your ${word}` });
-  const form = h(
-    "form",
-    {
-      onsubmit: async (event) => {
-        event.preventDefault();
-        send({ answer: parsed(answer.value, one.schema), ...(files ? await attached(files.files()) : {}) });
-      },
-    },
+  const made = form(
+    async () => send({ answer: parsed(answer.value, one.schema), ...(files ? await attached(files.files()) : {}) }),
     answer,
     h(
       "div",
@@ -62,26 +56,14 @@ function answerForm(one, send) {
       button({ onclick: () => send({ decision: "deny" }) }, "Decline"),
     ),
   );
-  if (one.is_utterance)
-    answer.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-        event.preventDefault();
-        form.requestSubmit();
-      }
-    });
-  return form;
+  if (one.is_utterance) onEnter(answer, () => made.requestSubmit());
+  return made;
 }
 
 function resultForm(send) {
   const result = h("textarea", { rows: "2", "aria-label": "Its result", placeholder: "Its result: text or JSON" });
-  return h(
-    "form",
-    {
-      onsubmit: (event) => {
-        event.preventDefault();
-        send({ result: parsed(result.value, { type: "any" }) });
-      },
-    },
+  return form(
+    () => send({ result: parsed(result.value, { type: "any" }) }),
     result,
     h(
       "div",
@@ -139,12 +121,7 @@ function approval(card, one, may, send, fail) {
   };
   card.deny = () => note.focus();
   const deny = () => send({ decision: "deny", note: note.value });
-  note.addEventListener("keydown", (event) => {
-    if (event.key === "Enter") {
-      event.preventDefault();
-      deny();
-    }
-  });
+  onEnter(note, deny);
   return [
     shown,
     edit,

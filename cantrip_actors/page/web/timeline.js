@@ -8,10 +8,14 @@ import {
   button,
   code,
   day,
+  details,
+  fact,
   h,
   linkTo,
   money,
+  more,
   number,
+  onEnter,
   picture,
   pill,
   plain,
@@ -124,14 +128,10 @@ export class Timeline {
       return;
     }
     this.id = id;
-    this.#events.clear();
-    this.#keys = [];
+    this.#clear();
     this.#earlier = this.#later = 0;
     this.#liveNodes.clear();
-    this.#kin.clear();
-    this.#requests.clear();
     this.#undone = [];
-    this.list.replaceChildren();
     this.liveBox.replaceChildren();
     this.isAtEnd = true;
     this.facts = null;
@@ -168,10 +168,12 @@ export class Timeline {
     const first = told.items[0];
     if (first && this.#keys.length && order(first.id) > order(this.#keys.at(-1))) this.#clear(); // a gap
     if (!this.#keys.length) this.#earlier = told.earlier;
-    told.items.forEach((one) => this.add(one));
+    this.#take(told);
+  }
+  #take({ items }) {
+    items.forEach((one) => this.add(one));
     this.#showEarlier();
     this.showLive();
-    this.#follow();
   }
   #read(range = {}) {
     return this.source.story(this.id, { limit: PAGE, ...range });
@@ -183,18 +185,14 @@ export class Timeline {
     this.#clear();
     this.isAtEnd = false;
     [this.#earlier, this.#later] = [told.earlier, told.later];
-    told.items.forEach((one) => this.add(one));
-    this.#showEarlier();
-    this.showLive();
+    this.#take(told);
   }
   async #loadLater() {
     const id = this.id,
       told = await this.#read({ after: this.#keys.at(-1) });
     if (id !== this.id) return;
     this.#later = told.later;
-    told.items.forEach((one) => this.add(one));
-    this.#showEarlier();
-    this.showLive();
+    this.#take(told);
   }
   #clear() {
     this.#events.clear();
@@ -210,8 +208,7 @@ export class Timeline {
     const told = await this.#read({ before: this.#keys[0] });
     if (id !== this.id) return;
     this.#earlier = told.earlier;
-    told.items.forEach((one) => this.add(one));
-    this.#showEarlier();
+    this.#take(told);
     if (top) this.body.scrollTop += top.getBoundingClientRect().top - was;
   }
   #showEarlier() {
@@ -313,9 +310,7 @@ export class Timeline {
             past(data.history),
             prose(String(data.intent ?? "")),
             (data.images ?? []).map(picture),
-            data.context === undefined
-              ? ""
-              : h("details", { class: "result" }, h("summary", null, "Context"), code(asText(data.context))),
+            data.context === undefined ? "" : details("result", "Context", code(asText(data.context))),
           ),
         );
       case "steer":
@@ -585,9 +580,7 @@ export class Timeline {
         this.can("reward") ? quiet("star", "Reward", this.act.reward) : "",
         this.can("cast") ? quiet("fork", "Fork", this.act.fork) : "",
       ),
-      turn.thinking && !goesOn
-        ? h("details", { class: "thinks" }, h("summary", null, "Thinking"), prose(turn.thinking))
-        : "",
+      turn.thinking && !goesOn ? details("thinks", "Thinking", prose(turn.thinking)) : "",
       turn.content && !goesOn ? prose(turn.content) : "",
       turn.code && !program ? code(turn.code) : "",
       calls.map((one) => this.#call(one, one === program ? turn.code : null)),
@@ -606,7 +599,7 @@ export class Timeline {
   // What the model was given: read when a person opens it, since it may be long.
   #input(turn) {
     const box = h("div", null, h("p", { class: "dim" }, "reading …"));
-    const node = h("details", { class: "thinks input" }, h("summary", null, "Input of the model"), box);
+    const node = details("thinks input", "Input of the model", box);
     node.addEventListener("toggle", async () => {
       if (!node.open || node.dataset.read) return;
       node.dataset.read = "yes";
@@ -638,10 +631,9 @@ export class Timeline {
           )
         : "",
       ...input.messages.map((one) => message(one)),
-      h(
-        "details",
-        { class: "thinks" },
-        h("summary", null, `${plural(input.tools.length, "gate")} and the settings`),
+      details(
+        "thinks",
+        `${plural(input.tools.length, "gate")} and the settings`,
         ...code(asText({ crystal: input.crystal, settings: input.settings, gates: input.tools })),
       ),
     ].filter(Boolean);
@@ -852,7 +844,6 @@ export class Timeline {
     if (this.factList.dataset.told === told) return;
     this.factList.dataset.told = told;
     this.ageNode = h("dd", null, ago(one.at));
-    const fact = (name, value) => (value ? h("div", null, h("dt", null, name), h("dd", { dir: "auto" }, value)) : "");
     this.factList.replaceChildren(
       ...[
         fact("cantrip", plain(one.cantrip ?? "")),
@@ -911,12 +902,7 @@ export class Timeline {
       }
     };
     const first = modes.at(-1)[0];
-    this.box.addEventListener("keydown", (event) => {
-      if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
-        event.preventDefault();
-        send(first);
-      }
-    });
+    onEnter(this.box, () => send(first));
     this.composer.append(
       h(
         "div",
@@ -957,32 +943,19 @@ const past = (history) => {
   const read = (one) => message(one, one.role === "tool" ? code : prose);
   const box = h("div", null, history.slice(-FEW).map(read)),
     rest = history.slice(0, -FEW);
-  const more = rest.length
-    ? button(
-        {
-          class: "more",
-          onclick: () => {
-            more.remove();
-            box.prepend(...rest.map(read));
-          },
-        },
-        `Show all ${plural(history.length, "message")}`,
-      )
-    : "";
-  return h(
-    "details",
-    { class: "history" },
-    h("summary", null, `${plural(history.length, "message")} before it`),
-    more,
+  const word = plural(history.length, "message");
+  return details(
+    "history",
+    `${word} before it`,
+    rest.length ? more(`Show all ${word}`, () => box.prepend(...rest.map(read))) : "",
     box,
   );
 };
 // What an entity was made with, in a file that has it.
 const about = ({ system, circle }) =>
-  h(
-    "details",
-    { class: "history" },
-    h("summary", null, "Call, gates and wards"),
+  details(
+    "history",
+    "Call, gates and wards",
     system ? [h("h4", null, "System prompt"), ...code(system)] : "",
     h("h4", null, "Circle and settings"),
     code(asText(circle)),
