@@ -68,9 +68,8 @@ class Agent:
                 self._tasks = tasks
                 task_status.started()
                 async for request in requests:
-                    for session in await self._runtime.read(
-                        partial(_select_concerned, [*self._sessions.values()], request)
-                    ):
+                    sessions = [*self._sessions.values()]
+                    for session in await self._runtime.read(partial(_select_concerned, sessions, request)):
                         tasks.start_soon(session.ask_user, request)
                 tasks.cancel_scope.cancel()
         finally:
@@ -178,10 +177,8 @@ class Agent:
     def _open(
         self, key: str, params: Mapping[str, Any], known_roots: list[str] | None = None, forks: int = 0
     ) -> EditorSession:
-        cwd, further = (
-            _read_folder(params.get("cwd"), known_roots),
-            params.get("additionalDirectories") or (known_roots or [])[1:],
-        )
+        cwd = _read_folder(params.get("cwd"), known_roots)
+        further = params.get("additionalDirectories") or (known_roots or [])[1:]
         check_kind("additionalDirectories", further, list, "a list of folders", InvalidParams)
         session_id = self._runtime.id_of_key(key)
         roots = [_read_folder(folder, None) for folder in further]
@@ -283,19 +280,20 @@ class Agent:
         if session is not None:
             session.server_prompts.close()
             session.cancel()
-        for entity in await self._runtime.read(lambda: self._find_entities(session_id)):
+
+        def look() -> list[Entity]:
+            header = self._header(session_id)
+            return [] if header is None else list_entities(self._runtime, str(header.key))
+
+        for entity in await self._runtime.read(look):
             await entity.stop("deleted in the editor", by=self._by)
         return {}
-
-    def _find_entities(self, session_id: str) -> list[Entity]:
-        """Return the entities of a session that has not ended: its own and those of its forks."""
-        header = self._header(session_id)
-        return [] if header is None else list_entities(self._runtime, str(header.key))
 
     async def _set_mode(self, params: Mapping[str, Any]) -> Any:
         session = self._session(params)
         session.choices = session.choices.change(self._recipe, "mode", params.get("modeId"))
-        await self._tell_choices(session)
+        options = config_options(self._recipe, session.choices)
+        await session.tell({"sessionUpdate": "config_option_update", "configOptions": options})
         return {}
 
     async def _set_option(self, params: Mapping[str, Any]) -> Any:
@@ -305,10 +303,6 @@ class Agent:
         if session.choices.mode != before.mode:
             await session.tell({"sessionUpdate": "current_mode_update", "currentModeId": session.choices.mode})
         return {"configOptions": config_options(self._recipe, session.choices)}
-
-    async def _tell_choices(self, session: EditorSession) -> None:
-        options = config_options(self._recipe, session.choices)
-        await session.tell({"sessionUpdate": "config_option_update", "configOptions": options})
 
     def _session(self, params: Mapping[str, Any]) -> EditorSession:
         session = self._sessions.get(read_text(params, "sessionId"))

@@ -37,7 +37,8 @@ from cantrip_actors.acp.options import Choices, with_choices
 from cantrip_actors.acp.prompts import EditorPrompt
 from cantrip_actors.acp.server_prompts import ServerPrompts
 from cantrip_actors.acp.updates import (
-    PANEL,
+    COLUMNS,
+    ROWS,
     Update,
     UpdateReplay,
     call_title,
@@ -121,7 +122,7 @@ class EditorSession:
         self.by = by
         self.door = f"editor:{get_login()}"
         self._upserts = upserts
-        self._editor = editor
+        self.editor = editor
         self._notify = notify
         self._terminal = terminal
         self._turn = anyio.Lock()
@@ -163,7 +164,7 @@ class EditorSession:
         """Return the cantrip of the entity from its next intent on."""
         wanted = self.choices, self._folds
         if self._made is None or self._made[0] != wanted:
-            chosen = with_choices(self._editor.lend(self.recipe, terminal=self._terminal), self.choices)
+            chosen = with_choices(self.editor.lend(self.recipe, terminal=self._terminal), self.choices)
             if self._folds:
                 chosen = replace(chosen, folding=replace(chosen.folding, trigger_after_turns=1, keep_turns=1))
             self._made = wanted, chosen
@@ -321,7 +322,7 @@ class EditorSession:
             )
             return entity.work
         if fork_at == "" or not await self._read_has_begun():
-            roots = [str(root) for root in self._editor.roots]
+            roots = [str(root) for root in self.editor.roots]
             entity = await self.runtime.invoke(
                 cantrip,
                 prompt.intent,
@@ -397,7 +398,7 @@ class EditorSession:
         """Send the whole history of the session as updates."""
         turns = history.turns
         for records in history.logs:
-            log, replay, waiting = EventLog(), UpdateReplay(self._editor.locate), list[Update]()
+            log, replay, waiting = EventLog(), UpdateReplay(self.editor.locate), list[Update]()
             for event in log.add_all(records):
                 if isinstance(event, StepCompleteEvent) and event.turn_id not in turns:
                     waiting.clear()  # the session went back to before this turn, and so to before its intent
@@ -492,7 +493,7 @@ class EditorSession:
             "kind": kind_of(request.gate),
             "status": "pending",
             "rawInput": dict(request.args),
-            "content": [make_block(fence(request.render(columns=PANEL.columns, rows=PANEL.rows)))],
+            "content": [make_block(fence(request.render(columns=COLUMNS, rows=ROWS)))],
         }
         if is_file_write(request.gate, request.args):
             self._diffs[call_id] = await self._make_diff(request.args)
@@ -503,7 +504,7 @@ class EditorSession:
             {"optionId": "reject", "name": "Reject", "kind": "reject_once"},
         ]
         question = self.runtime.redact({"toolCall": call, "options": options})
-        outcome = await self._editor.ask("session/request_permission", question)
+        outcome = await self.editor.ask("session/request_permission", question)
         choice = read_choice(outcome)
         if choice in ("allow", "always"):
             remember = "entity" if choice == "always" else "once"
@@ -517,19 +518,15 @@ class EditorSession:
         elif await self._is_open(request):
             self.cancel()  # the protocol's word for it: the user has cancelled the prompt
 
-    def locate(self, path: str) -> str:
-        """Return the absolute path of a path that a file gate was called with."""
-        return self._editor.locate(path)
-
     async def get_diff(self, call_id: str, args: Mapping[str, Any]) -> dict[str, Any]:
         """Return the difference that a call of `write` makes: that of the question about it, if one was asked."""
         diff = await self._make_diff(args)  # perhaps after the write; the question's was read before it
         return self._diffs.pop(call_id, diff)
 
     async def _make_diff(self, args: Mapping[str, Any]) -> dict[str, Any]:
-        old_text = await self._editor.read_old_text(args["path"])
+        old_text = await self.editor.read_old_text(args["path"])
         # an equal text was written already: the old one is lost
-        return make_diff(args, None if old_text == args["content"] else old_text, self.locate)
+        return make_diff(args, None if old_text == args["content"] else old_text, self.editor.locate)
 
     async def _is_open(self, request: Request) -> bool:
         requests = await self.runtime.read(lambda: self.runtime.requests(entity=request.entity))
@@ -537,7 +534,7 @@ class EditorSession:
 
     async def _put_question(self, request: Request) -> bool:
         """Put a question as a form, again with the mistake if an answer does not fit; return whether it is decided."""
-        if not self._editor.capabilities.asks:
+        if not self.editor.capabilities.asks:
             note = "this editor has no form for questions: put it in your answer, and the user will reply"
             await self.runtime.decide(request.id, "deny", by=self.by, note=note, door=self.door)
             return True
@@ -547,7 +544,7 @@ class EditorSession:
         question = {"mode": "form", "message": question_text(request), "requestedSchema": form}
         mistake: InvalidDecision | None = None
         for _ in range(MOST_FORMS):
-            action, content = _read_form(await self._editor.ask("elicitation/create", self.runtime.redact(question)))
+            action, content = _read_form(await self.editor.ask("elicitation/create", self.runtime.redact(question)))
             if action == "decline":
                 await self.runtime.decide(request.id, "deny", by=self.by, door=self.door)
                 return True
@@ -611,7 +608,7 @@ class _Pump:
                 await self._session.tell(chunk)
         talks = self._session.recipe.circle.medium == "person"
         if isinstance(output, ToolCallUpsert) and output.tool_name not in ("done", *(("person",) if talks else ())):
-            update = tool_update(output, self._session.locate, is_new=output.item_id not in self._calls)
+            update = tool_update(output, self._session.editor.locate, is_new=output.item_id not in self._calls)
             if is_file_write(output.tool_name, output.tool_arguments) and "content" in update:
                 update["content"] = [await self._session.get_diff(update["toolCallId"], output.tool_arguments)]
             await self._session.tell(update)
@@ -627,7 +624,8 @@ class _Pump:
     async def finish(self, episode: Episode | Request) -> None:
         """Send the rest: the ends of unfinished calls, and the answer, or the utterance with which it rests."""
         for upsert in self._calls.values():
-            await self._session.tell({**tool_update(upsert, self._session.locate, is_new=False), "status": "failed"})
+            update = tool_update(upsert, self._session.editor.locate, is_new=False)
+            await self._session.tell({**update, "status": "failed"})
         if isinstance(episode, Request):
             answer: str | None = episode.text
         else:

@@ -6,8 +6,8 @@ import os
 import select
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -89,20 +89,17 @@ async def run_agent(
     `debug` is a file that gets each message in either direction, without secrets.
     """
     agent = Agent(runtime, recipe, terminal=terminal)
-    trace, close = _make_tracer(runtime, debug)
 
     async def end() -> None:
         await runtime.drain(GRACE)
 
-    agent.connection = RpcConnection(agent, partial(write_all, answers), trace=trace)
-    try:
+    with _open_trace(runtime, debug) as trace:
+        agent.connection = RpcConnection(agent, partial(write_all, answers), trace=trace)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
             await tasks.start(agent.run)
             await agent.connection.serve(StdioLines(messages), end)
             tasks.cancel_scope.cancel()
-    finally:
-        close()
 
 
 async def _stop_at_signal(scope: anyio.CancelScope) -> None:
@@ -112,13 +109,15 @@ async def _stop_at_signal(scope: anyio.CancelScope) -> None:
             return
 
 
-def _make_tracer(runtime: Runtime, debug: Path | None) -> tuple[Callable[[str, Any], None], Callable[[], None]]:
+@contextmanager
+def _open_trace(runtime: Runtime, debug: Path | None) -> Iterator[Callable[[str, Any], None]]:
     if debug is None:
-        return (lambda _direction, _message: None), (lambda: None)
-    file = open(debug, "ab", buffering=0, opener=private)  # noqa: SIM115  # open for as long as the agent runs
+        yield lambda _direction, _message: None
+        return
+    with open(debug, "ab", buffering=0, opener=private) as file:
 
-    def trace(direction: str, message: Any) -> None:
-        with suppress(OSError):
-            file.write(f"{direction} ".encode() + dump_json(runtime.redact(message), mark=False) + b"\n")
+        def trace(direction: str, message: Any) -> None:
+            with suppress(OSError):
+                file.write(f"{direction} ".encode() + dump_json(runtime.redact(message), mark=False) + b"\n")
 
-    return trace, file.close
+        yield trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from cantrip_actors import (
     EntityEvent,
@@ -31,22 +31,19 @@ Update = dict[str, Any]
 TITLE: Final = 80
 
 
-class _Panel(NamedTuple):
-    columns: int
-    rows: int
-
-
-PANEL: Final = _Panel(columns=400, rows=60)
+COLUMNS: Final = 400
+ROWS: Final = 60
 """The size of a request in an editor: it wraps long lines itself."""
 
 SHOWN: Final = 20_000
 """Characters of a result that an editor gets; the loom has all of it."""
 
 _KINDS: Final = {
-    **dict.fromkeys(("read", "list"), "read"),
-    **dict.fromkeys(("search",), "search"),
-    **dict.fromkeys(("write",), "edit"),
-    **dict.fromkeys(("fetch",), "fetch"),
+    "read": "read",
+    "list": "read",
+    "search": "search",
+    "write": "edit",
+    "fetch": "fetch",
     "terminal": "execute",
 }
 
@@ -70,7 +67,7 @@ def call_title(gate: str, args: Mapping[str, Any]) -> str:
 
 def question_text(request: Request) -> str:
     """Return the text of a form with an entity's question; the form itself shows which answers fit."""
-    return "\n".join(replace(request, schema=None).render(columns=PANEL.columns, rows=PANEL.rows))
+    return "\n".join(replace(request, schema=None).render(columns=COLUMNS, rows=ROWS))
 
 
 def read_choice(answer: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cantrip_actors import Cantrip, CantripError, Loom, Runtime
 
@@ -51,6 +51,10 @@ class McpCaller:
     def loom(self) -> Loom:
         """The loom as this client may see it: with secrets only if it has the scope for them."""
         return self.runtime.loom if self.allows("secrets") else self.runtime.shown_loom
+
+    def redact(self, value: Any) -> Any:
+        """Return a JSON value as this client may see it."""
+        return value if self.allows("secrets") else self.runtime.redact(value)
 
     def sees(self, entity_id: str) -> bool:
         """Return whether an entity exists, belongs to the client's tenant, and has a cantrip that it may use.

@@ -86,12 +86,12 @@ class ToolCallRun:
         except anyio.get_cancelled_exc_class():
             # the closed runtime has ended the entity, or suspended it for the next process
             with anyio.CancelScope(shield=True), suppress(RuntimeClosed):
-                if self._owns_work and not await self._caller.read(self._work.requests):
+                if self._owns_work and not await self._caller.read(self._work.work.requests):
                     await self._work.cancel("the MCP client cancelled the call")
             raise
 
     async def _decide(self, responses: Mapping[str, Any]) -> None:
-        for request in await self._caller.read(self._work.requests):
+        for request in await self._caller.read(self._work.work.requests):
             response = responses.get(request.id)
             if isinstance(response, types.ElicitResult):
                 self._put.add(request.id)
@@ -138,7 +138,7 @@ class ToolCallRun:
                     self._tasks.start_soon(self._ask, request)
                     continue
                 if not self._has_tasks:
-                    open_requests = await self._caller.read(self._work.requests)
+                    open_requests = await self._caller.read(self._work.work.requests)
                     waiting = [request for request in open_requests if request.id not in self._put]
                     if not waiting:
                         continue  # it was decided meanwhile

@@ -64,8 +64,7 @@ def read_resource(caller: McpCaller, uri: str) -> types.ReadResourceResult:
         value = build_turn_fields(loom.turn(turn_id))
     if value is None:
         raise MCPError(types.INVALID_PARAMS, f"Resource not found: {uri[:200]}", {"uri": uri[:200]})
-    shown = value if caller.allows("secrets") else caller.runtime.redact(value)
-    text = dump_json(shown, mark=False).decode()
+    text = dump_json(caller.redact(value), mark=False).decode()
     return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=JSON, text=text)])
 
 

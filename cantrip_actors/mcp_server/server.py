@@ -10,7 +10,7 @@ from typing import Any, Final
 from anyio import to_thread
 from mcp import types
 from mcp.server.caching import CacheHint
-from mcp.server.context import CallNext, HandlerResult
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
 from mcp.server.lowlevel import Server
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.shared.exceptions import MCPError
@@ -82,9 +82,9 @@ def make_server(
     security = RequestStateSecurity(
         keys=[runtime.derive_key("MCP requestState")], ttl=PATIENCE, bind_principal=lambda context: find(context).by
     )
-    server.middleware += [RequestStateBoundary(security, default_audience="cantrip"), _Errors(find)]
+    server.middleware += [RequestStateBoundary(security, default_audience="cantrip"), _convert_errors(find)]
     if runtime.telemetry is not None:
-        server.middleware.insert(0, _Measuring(runtime.telemetry, {*handlers.offers, CONTINUE}))
+        server.middleware.insert(0, _measure(runtime.telemetry, {*handlers.offers, CONTINUE}))
     return server
 
 
@@ -180,15 +180,10 @@ class _Handlers:
         return await to_thread.run_sync(read_resource, self._find(context), str(params.uri))
 
 
-class _Measuring:
-    """Tells those who observe the runtime how long requests took."""
+def _measure(telemetry: Instrument, offered: Container[str]) -> ServerMiddleware[Any]:
+    """Return what tells those who observe the runtime how long requests took."""
 
-    def __init__(self, telemetry: Instrument, offered: Container[str]) -> None:
-        self._telemetry = telemetry
-        self._offered = offered
-
-    async def __call__(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Pass a request on."""
+    async def pass_on(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         began, error = time.perf_counter(), ""
         try:
             result = await call_next(ctx)
@@ -200,9 +195,11 @@ class _Measuring:
             raise
         finally:
             tool = (ctx.params or {}).get("name", "") if ctx.method == "tools/call" else ""
-            shown = tool if isinstance(tool, str) and tool in self._offered else "_OTHER" if tool else ""
+            shown = tool if isinstance(tool, str) and tool in offered else "_OTHER" if tool else ""
             method = ctx.method if ctx.method in METHODS else "_OTHER"
-            self._telemetry.noted(Served(method, shown, error, time.perf_counter() - began))
+            telemetry.noted(Served(method, shown, error, time.perf_counter() - began))
+
+    return pass_on
 
 
 def _explain_faults(
@@ -213,17 +210,15 @@ def _explain_faults(
     return error_result(f"{params.name}: {'; '.join(faults)}; expected arguments of {names}")
 
 
-class _Errors:
-    """Turns our errors into errors of the protocol."""
+def _convert_errors(find: Callable[[RequestContext], McpCaller]) -> ServerMiddleware[Any]:
+    """Return what turns our errors into errors of the protocol."""
 
-    def __init__(self, find: Callable[[RequestContext], McpCaller]) -> None:
-        self._find = find
-
-    async def __call__(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Pass a request on."""
+    async def pass_on(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         try:
             return await call_next(ctx)
         except (UnknownWork, CallerRefused) as error:
             raise MCPError(types.INVALID_PARAMS, str(error)) from error
         except CantripError as error:
-            raise MCPError(types.INTERNAL_ERROR, self._find(ctx).runtime.redact(str(error))) from error
+            raise MCPError(types.INTERNAL_ERROR, find(ctx).runtime.redact(str(error))) from error
+
+    return pass_on

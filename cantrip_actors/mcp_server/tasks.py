@@ -53,7 +53,7 @@ def _find_status(work: ToolWork) -> TaskStatus:
     if outcome is None and work.work.state == "withdrawn":
         return "cancelled"
     if outcome is None:
-        return "input_required" if work.requests() else "working"
+        return "input_required" if work.work.requests() else "working"
     return "cancelled" if outcome.reason in CANCELLED else "completed"
 
 
@@ -77,7 +77,7 @@ def _read_task(caller: McpCaller, task_id: str, *, asks: bool) -> dict[str, Any]
     if status == "input_required" and not asks:  # another door has to decide
         return {**task, "status": "working", "statusMessage": work.describe_wait()}
     if status == "input_required":
-        forms = forms_of(caller, work.requests())
+        forms = forms_of(caller, work.work.requests())
         task["inputRequests"] = {key: form.model_dump(by_alias=True, mode="json") for key, form in forms.items()}
     elif status == "completed" and (result := work.result()) is not None:
         task["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
@@ -112,7 +112,8 @@ def serve_tasks(server: Server[Any], find: Callable[[RequestContext], McpCaller]
 
     async def update(context: RequestContext, params: _UpdateParams) -> dict[str, Any]:
         caller = caller_of(context, params.task_id, "approve")
-        for request in await caller.read(lambda: ToolWork.find(caller, params.task_id).requests()):
+        work = await caller.read(lambda: ToolWork.find(caller, params.task_id))
+        for request in await caller.read(work.work.requests):
             response = params.input_responses.get(request.id)
             if isinstance(response, types.ElicitResult):
                 await decide(caller, request, response)

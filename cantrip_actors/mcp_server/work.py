@@ -94,7 +94,7 @@ class ToolWork:
         try:
             await self.work.result()
         except CantripError as error:
-            why = self._redact(str(error))
+            why = self._caller.redact(str(error))
             return await self._caller.read(lambda: self.result() or error_result(why, self._facts(None)))
         result = await self._caller.read(self.result)
         assert result is not None, "an episode that was waited for is in the loom"
@@ -113,7 +113,7 @@ class ToolWork:
         if not outcome.terminated:
             ward = f" by the ward {outcome.ward}" if outcome.ward else ""
             explanation = outcome.error or outcome.summary or ""
-            return error_result(self._redact(f"{outcome.reason}{ward}: {explanation}".rstrip(": ")), facts)
+            return error_result(self._caller.redact(f"{outcome.reason}{ward}: {explanation}".rstrip(": ")), facts)
         text = note_cut_off(as_text(facts["result"]), outcome.cut_off)
         content: list[types.ContentBlock] = [types.TextContent(type="text", text=text)]
         content += [
@@ -130,17 +130,23 @@ class ToolWork:
 
     def describe_wait(self) -> str:
         """Return where a person decides the requests that this work waits for. Reads the loom."""
-        places = [f"`cantrip requests {request.id}`" for request in self.requests()]
+        places = [f"`cantrip requests {request.id}`" for request in self.work.requests()]
         return f"waits for a person: {', '.join(places if self._link is None else [self._link, *places])}"
 
     def waiting_result(self, requests: Sequence[Request]) -> types.CallToolResult:
         """Return the result of a call that waits for a person whom its client cannot ask. Reads the loom."""
         link = self._link
+        redact = self._caller.redact
         waits = {
             "for": "a person",
             "id": self.work.id,
             "requests": [
-                {"id": request.id, "kind": request.kind, "gate": request.gate, "text": self._redact(request.text)}
+                {
+                    "id": request.id,
+                    "kind": request.kind,
+                    "gate": request.gate,
+                    "text": redact(request.text),
+                }
                 for request in requests
             ],
             **({} if link is None else {"link": link}),
@@ -151,27 +157,20 @@ class ToolWork:
             f"This call {self.describe_wait()}. Tell your user to decide it there, then call the tool {CONTINUE} "
             f'with id="{self.work.id}" for the result.\n'
         )
-        content = types.TextContent(type="text", text=text + self._redact("\n".join(asks)))
+        content = types.TextContent(type="text", text=text + redact("\n".join(asks)))
         return types.CallToolResult(content=[content], structured_content={**facts, "waits": waits})
 
     def _facts(self, outcome: Outcome | None) -> dict[str, Any]:
         loom, entity_id = self._caller.loom, self.work.entity_id
         usage = loom.subtree_usage(entity_id)
         return {
-            "result": None if outcome is None else self._redact(outcome.result),
+            "result": None if outcome is None else self._caller.redact(outcome.result),
             "entity_id": entity_id,
             "turns": len(loom.turns(entity_id)),
             "tokens": usage.total_tokens,
             "cost": usage.cost or 0.0,
             **({} if outcome is None or outcome.cut_off is None else {"cut_off": outcome.cut_off}),
         }
-
-    def _redact(self, value: Any) -> Any:
-        return value if self._caller.allows("secrets") else self._runtime.redact(value)
-
-    def requests(self) -> list[Request]:
-        """Return the open requests to people of the entity and of those below it."""
-        return self.work.requests()
 
     def concerns(self, request: Request) -> bool:
         """Return whether a request to a person is of this entity, or of one below it."""
