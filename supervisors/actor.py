@@ -77,8 +77,6 @@ class Actor:
     ref_class: ClassVar[type[ActorRef]] = ActorRef
     children_class: ClassVar[type[ChildGroup] | None] = None
     is_supervisor: ClassVar[bool] = False
-    #: Whether it uses `serve`, which returns when it is woken to end; any other `run` is cancelled.
-    has_default_run: ClassVar[bool] = True
     #: Whether `terminate` has to be called. An actor whose `run` has cleaned up sets it to False.
     has_terminate: bool = False
     starts_at_once: ClassVar[bool] = True
@@ -91,7 +89,6 @@ class Actor:
         if cls.has_children:
             check_intensity(cls.max_restarts, cls.period)
         _check_callbacks(cls.__name__, vars(cls))
-        cls.has_default_run = cls.run is Actor.run
         cls.has_terminate = cls.terminate is not Actor.terminate
         cls.starts_at_once = (
             cls.init is Actor.init and cls.restore is Actor.restore and not (cls.has_tasks or cls.has_children)
@@ -158,28 +155,19 @@ class Actor:
             NotRunning: this incarnation was given up as a zombie.
         """
         me = self._me
-        system, box, timer, deadline = me.system, me.identity.box, None, None
         if timeout is not None:
             check_seconds("timeout", timeout)
-        while (message := _take(me, match)) is _NO_MESSAGE:
-            if timeout is not None:
-                now = system.now()
-                if deadline is None:
-                    deadline = now + timeout
-                elif now >= deadline:
-                    raise TimeoutError(f"no message came within {timeout:g} s")
-                timer = system.timers.call_at(deadline, box.notify)
-            me.receives = True
-            try:
-                await system.loop.wait(box)
-            finally:
-                me.receives = False
-                if timer is not None:
-                    timer.cancel()
-            if me.stop_reason is not None:
-                me.scope.cancel()
-                await anyio.lowlevel.checkpoint()
-        return message
+        with anyio.move_on_after(timeout):
+            while (message := _take(me, match)) is _NO_MESSAGE:
+                try:
+                    await me.system.loop.wait(me.identity.box)
+                finally:
+                    me.identity.box.leave()
+                if me.stop_reason is not None:
+                    me.scope.cancel()
+                    await anyio.lowlevel.checkpoint()
+            return message
+        raise TimeoutError(f"no message came within {timeout:g} s")
 
     def receive_nowait(self, match: Callable[[Any], bool] | None = None) -> Any:
         """Like `receive`, but without waiting.
@@ -305,47 +293,19 @@ class Actor:
         It handles up to `BATCH` messages and then makes one checkpoint, so a full mailbox starves no other task.
         """
         me = self._me
-        await self._serve(None)
-        while me.stop_reason is None:
-            with anyio.CancelScope() as scope:  # serves all bounded calls until a caller cancels one
-                await self._serve(scope)
-            me.end_cancelled_call()
-
-    async def _serve(self, scope: anyio.CancelScope | None) -> None:  # noqa: C901, PLR0912 - inlined for speed
-        """Handle messages until the actor is stopped, or a bounded call needs a scope, or has cancelled this one."""
-        me = self._me
-        box = me.identity.box
-        wait, now = me.system.loop.wait, me.system.loop.now
-        handle_call, handle_cast, handle_info = self.handle_call, self.handle_cast, self.handle_info
+        box, wait = me.identity.box, me.system.loop.wait
         left = BATCH
         while me.stop_reason is None:  # waiting messages are for the next incarnation: a handler would be cancelled now
             if box.urgent:
-                await handle_info(box.urgent.popleft()[1])
+                await self.handle_info(box.urgent.popleft()[1])
             elif box.items:
                 item = box.items.popleft()
-                if item.__class__ is tuple:
-                    if item[0] == CAST:
-                        await handle_cast(item[1])
-                    else:
-                        await handle_info(item[1])
-                else:  # also if the caller has left, as in OTP, because the call may be a command to be carried out
-                    work = item.work
-                    if work is not None:
-                        if scope is None:
-                            box.items.appendleft(item)
-                            return
-                        work.begin(scope, me.abandon)
-                    me.current, me.took_at = item, now()
-                    reply = await handle_call(item.message, item)
-                    me.current = None
-                    if reply is not NO_REPLY:
-                        item.reply(reply)
-                    elif not (item.answered or item.abandoned or me.is_stashed(item)):
-                        me.remember_call(item)
-                    if work is not None and scope is not None:
-                        work.end(scope)
-                        if scope.cancel_called:
-                            return
+                if item.__class__ is not tuple:
+                    await me.handle_call(item)
+                elif item[0] == CAST:
+                    await self.handle_cast(item[1])
+                else:
+                    await self.handle_info(item[1])
             else:
                 if box.producers:
                     box.admit()
@@ -375,8 +335,7 @@ def _take(me: Incarnation, match: Callable[[Any], bool] | None) -> Any:
                 if box.producers:
                     box.admit()
                 if caller is not None:
-                    me.took_at = me.system.now()
-                    me.remember_call(caller)
+                    me.take_call(caller)
                 return message
     return _NO_MESSAGE
 

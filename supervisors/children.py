@@ -19,7 +19,6 @@ They are stopped last started first, each gone before the next is asked, or all 
 
 from __future__ import annotations
 
-import abc
 import contextvars
 import math
 from collections.abc import Callable, Coroutine, Hashable, Iterator
@@ -33,7 +32,7 @@ from supervisors.actor import Actor
 from supervisors.errors import ChildNotFound, NameTaken, ShuttingDown, SpecError, StartFailed
 from supervisors.events import Exited, GaveUpEvent, Restarting, Started, StartFailedEvent
 from supervisors.incarnation import TORN_DOWN, Incarnation, LifePhase, create_actor
-from supervisors.policy import RestartVerdict, RestartWindow, decide_after_exit, get_quiet_window
+from supervisors.policy import RestartWindow, should_restart
 from supervisors.reasons import (
     NORMAL,
     SHUTDOWN,
@@ -144,7 +143,7 @@ class ChildRecord:
         """Call `retry` after `delay` seconds, never at once: waiting requests go first."""
         self.cancel_restart()
         system = self.parent.system
-        if system.sinks and self.ref is not None:
+        if self.ref is not None:
             system.emit(Restarting(system.now(), self.ref, self.spec, self.last_exit or NORMAL, delay))
         self.retry = system.timers.call_after(delay, retry, self)
 
@@ -213,7 +212,7 @@ class ChildRecord:
         return ref
 
 
-class ChildGroup(abc.ABC):
+class ChildGroup:
     """The children of one incarnation of a host, and the task group in which they run."""
 
     def __init__(self, system: ActorSystem, me: Incarnation | None) -> None:
@@ -224,7 +223,7 @@ class ChildGroup(abc.ABC):
         self._group: TaskGroup | None = None
         self._context = contextvars.Context()
         self._is_closed = False
-        self._window = RestartWindow() if me is None else get_quiet_window(me.actor.max_restarts, me.actor.period)
+        self._window = RestartWindow() if me is None else RestartWindow(me.actor.max_restarts, me.actor.period)
 
     def open(self, group: TaskGroup) -> None:
         """Note the group, in the task that has opened it."""
@@ -317,17 +316,23 @@ class ChildGroup(abc.ABC):
         assert self._group is not None
         self._group.create_task(body(child), name=str(child.child.spec.id), context=self._context.copy())
 
-    def count_recent_restarts(self, now: float) -> int:
-        """Return the number of restarts within the period."""
-        return self._window.count(now)
-
-    @abc.abstractmethod
     def note_start(self, child: Incarnation) -> None:
-        """A child is up."""
+        """Report that a child is up. A temporary one will not be started again, so its `start` is released."""
+        record = child.child
+        if record.spec.restart == "temporary":
+            record.spec = replace(record.spec, start=_refuse_start)
+        self.system.emit(Started(self.system.now(), child.ref, record.spec, record.restarts))
 
-    @abc.abstractmethod
     def note_end(self, child: Incarnation) -> None:
-        """A child has ended: forget it, or restart it."""
+        """Report that a child has ended, or that its start failed. A subclass then forgets or restarts it."""
+        record, now = child.child, self.system.now()
+        is_expected = child.was_ignored or ((child.was_up or child.stopped_by_parent) and _is_expected(child))
+        if child.was_up:
+            about = (child.last_call, type(child.actor).__name__, record.restarts, self._window.count(now))
+            self.system.emit(Exited(now, child.ref, record.spec, child.reason, is_expected, *about))
+        else:
+            failure = None if child.was_ignored else child.reason
+            self.system.emit(StartFailedEvent(now, child.ref, record.spec, failure, is_expected))
 
 
 class Children(ChildGroup):
@@ -426,13 +431,9 @@ class Children(ChildGroup):
         """
         return await run_to_end(self.start, self.stop, spec, cancelled)
 
-    def note_start(self, child: Incarnation) -> None:
-        """A child's `init` is done."""
-        report_start(child)
-
     def note_end(self, child: Incarnation) -> None:
         """A child has ended: forget it, or restart it."""
-        report_end(child)
+        super().note_end(child)
         record = child.child
         if record.incarnation is not child:
             return
@@ -441,7 +442,7 @@ class Children(ChildGroup):
             self._forget(record)
         elif not child.was_up:
             self._handle_failed_start(record, NORMAL if child.was_ignored else child.reason)
-        elif decide_after_exit(record.spec.restart, child.reason) is RestartVerdict.RESTART:
+        elif should_restart(record.spec.restart, child.reason):
             record.incarnation = None
             delay = record.count_restart(child)
             if delay:
@@ -486,39 +487,8 @@ class Children(ChildGroup):
             await record.incarnation.reach(LifePhase.GONE)
 
 
-# --- reports ----------------------------------------------------------------------------------------------------------
-
-
 def _refuse_start() -> NoReturn:
     raise AssertionError("a temporary child is not started twice")
-
-
-def report_start(incarnation: Incarnation) -> None:
-    """Report that it is up. A temporary child will not be started again, so its `start` is released."""
-    record, system = incarnation.child, incarnation.system
-    if record.spec.restart == "temporary":
-        record.spec = replace(record.spec, start=_refuse_start)
-    if system.sinks:
-        system.emit(Started(system.now(), incarnation.ref, record.spec, record.restarts))
-
-
-def report_end(incarnation: Incarnation) -> None:
-    """Report that it has ended, or that its start failed."""
-    system, record = incarnation.system, incarnation.child
-    if system.is_silent:
-        return
-    was_wanted = incarnation.was_up or incarnation.stopped_by_parent
-    expected = incarnation.was_ignored or (was_wanted and _is_expected(incarnation))
-    if expected and not system.sinks:
-        return
-    now, ref, spec = system.now(), incarnation.ref, record.spec
-    if incarnation.was_up:
-        kind, recent = type(incarnation.actor).__name__, record.parent.count_recent_restarts(now)
-        call, reason = incarnation.last_call, incarnation.reason
-        system.emit(Exited(now, ref, spec, reason, expected, call, kind, record.restarts, recent))
-    else:
-        failure = None if incarnation.was_ignored else incarnation.reason
-        system.emit(StartFailedEvent(now, ref, spec, failure, expected))
 
 
 def _is_expected(incarnation: Incarnation) -> bool:

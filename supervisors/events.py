@@ -26,10 +26,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
+import anyio
+
 from supervisors.reasons import Crash, ExitReason
 
 if TYPE_CHECKING:
-    from supervisors.mailbox import Caller
     from supervisors.ref import ActorRef
     from supervisors.spec import ChildSpec
 
@@ -128,11 +129,10 @@ class EventStream:
     reader that stops before the system does calls `close`.
     """
 
-    def __init__(self, promise: Callable[[], Caller], buffer: int, leave: Callable[[EventStream], object]) -> None:
+    def __init__(self, buffer: int, leave: Callable[[EventStream], object]) -> None:
         self._events: deque[Event] = deque(maxlen=buffer)
-        self._make_promise = promise
+        self._has_changed = anyio.Event()
         self._leave = leave
-        self._waiting: Caller | None = None
         self._is_closed = False
         self.dropped = 0
 
@@ -141,19 +141,14 @@ class EventStream:
         if len(self._events) == self._events.maxlen:
             self.dropped += 1
         self._events.append(event)
-        self._wake()
+        self._has_changed.set()
 
     def close(self) -> None:
         """End the stream: it takes no more events, and the reader gets the remaining ones, then the end."""
         if not self._is_closed:
             self._is_closed = True
             self._leave(self)
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiting is not None:
-            self._waiting.reply(None)
-            self._waiting = None
+        self._has_changed.set()
 
     def __aiter__(self) -> Self:
         return self
@@ -162,8 +157,8 @@ class EventStream:
         while not self._events:
             if self._is_closed:
                 raise StopAsyncIteration
-            self._waiting = self._make_promise()
-            await self._waiting.wait()
+            self._has_changed = anyio.Event()
+            await self._has_changed.wait()
         return self._events.popleft()
 
 

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, TextIO
 import anyio
 
 from supervisors.children import ChildRecord
-from supervisors.incarnation import LifePhase
+from supervisors.incarnation import LifePhase, get_call_type
 
 if TYPE_CHECKING:
+    from supervisors.mailbox import Caller
     from supervisors.reasons import ExitReason
     from supervisors.system import ActorSystem
 
@@ -55,13 +56,13 @@ def _build_node(record: ChildRecord, now: float) -> Node:
     incarnation, ref = record.incarnation, record.ref
     children: tuple[Node, ...] = ()
     state: str = record.state
-    call: tuple[str, float] | None = None
+    call: Caller | None = None
     if incarnation is None:
         kind, age, in_hand = None, 0.0, 0
     else:
         is_ending = incarnation.phase > LifePhase.UP or incarnation.stop_reason is not None
         state = "ending" if is_ending else incarnation.phase.name.lower()
-        kind, age, in_hand = type(incarnation.actor).__name__, now - incarnation.since, incarnation.in_hand
+        kind, age, in_hand = type(incarnation.actor).__name__, now - incarnation.since, len(incarnation.in_hand)
         call = incarnation.call_in_hand
         if incarnation.children is not None:
             children = tuple(_build_node(child, now) for child in incarnation.children.records.values())
@@ -76,8 +77,8 @@ def _build_node(record: ChildRecord, now: float) -> Node:
         restarts=record.restarts,
         last_exit=record.last_exit if ref is None else ref.last_exit,
         children=children,
-        call=None if call is None else call[0],
-        call_age=None if call is None else now - call[1],
+        call=get_call_type(call),
+        call_age=None if incarnation is None or call is None else now - incarnation.in_hand[call],
     )
 
 

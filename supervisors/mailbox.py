@@ -51,13 +51,14 @@ class Caller:
         abandoned: the caller timed out or was cancelled, so no task waits for the reply.
         answered: a reply would be dropped.
         work: the callee's work on the call, if the call is bounded (`ActorRef.call` with `grace`).
+        in_hand: the calls that the callee has taken and not answered; this one is removed when it is answered.
         on_late_reply: called with a reply that the caller does not get, because it has left.
         waiter: the object that the event loop wakes when there is a reply.
     """
 
     __slots__ = (
-        *("__weakref__", "_callback", "_error", "_loop", "_value"),
-        *("abandoned", "answered", "message", "on_late_reply", "waiter", "work"),
+        *("_callback", "_error", "_loop", "_value"),
+        *("abandoned", "answered", "in_hand", "message", "on_late_reply", "waiter", "work"),
     )
 
     def __init__(self, loop: EventLoop, message: Any = None) -> None:
@@ -65,6 +66,7 @@ class Caller:
         self.abandoned: bool = False
         self.answered: bool = False
         self.work: BoundedWork | None = None
+        self.in_hand: dict[Caller, float] | None = None
         self.on_late_reply: Callable[[Any], object] | None = None
         self.waiter: Any = None
         self._loop = loop
@@ -75,8 +77,8 @@ class Caller:
     def reply(self, value: Any) -> None:
         """Answer with `value`. Ignored if the call was answered before; too late if it was abandoned."""
         if not self.answered:
-            self.answered = True
             self._value = value
+            self._settle()
             waiter = self.waiter
             if waiter is not None:
                 self.waiter = None
@@ -124,9 +126,14 @@ class Caller:
     def leave(self) -> None:
         """Note that the caller was cancelled while it waited."""
         if not self.answered:
-            self.answered = True
+            self._settle()
             self.waiter = None
             self.abandon()
+
+    def _settle(self) -> None:
+        self.answered = True
+        if self.in_hand is not None:
+            self.in_hand.pop(self, None)
 
     def abandon(self) -> None:
         """Note that the caller has left."""
@@ -181,13 +188,6 @@ class Mailbox:
         if self.items is None:
             self.items = deque()
         self.items.extendleft(reversed(items))
-
-    def withdraw(self, caller: Caller) -> bool:
-        """Remove a call that waits in the mailbox; return whether it waited there."""
-        if self.items is None or caller not in self.items:
-            return False
-        self.items.remove(caller)
-        return True
 
     def leave(self) -> None:
         """Note that the reader was cancelled while it waited."""

@@ -3,8 +3,8 @@
 Rules of this module: every decision of `supervisor.erl` is here; time and
 chance are arguments; nothing here knows tasks. `supervisor.py` carries the decisions out.
 
-Theory of operation. A child's exit raises two questions. *Is the child restarted?* `decide_after_exit` answers it, a
-table over restart type and reason. If so, *is one more restart allowed?* The `RestartWindow` answers that. If it is,
+Theory of operation. A child's exit raises two questions. *Is the child restarted?* `should_restart` answers it, from
+restart type and reason. If so, *is one more restart allowed?* The `RestartWindow` answers that. If it is,
 `plan` returns which children the strategy stops and starts:
 
 | strategy     | stopped, in this order         | started, in this order          |
@@ -19,12 +19,10 @@ child.
 
 from __future__ import annotations
 
-import enum
 import math
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from supervisors.reasons import ExitReason, is_abnormal
@@ -34,21 +32,9 @@ Strategy: TypeAlias = Literal["one_for_one", "one_for_all", "rest_for_one"]
 AutoShutdown: TypeAlias = Literal["never", "any_significant", "all_significant"]
 
 
-class RestartVerdict(enum.Enum):
-    """The decision about a child that has ended."""
-
-    RESTART = "restart"
-    KEEP = "keep"  # it stays ended; its spec is kept
-    DROP = "drop"  # it is forgotten together with its spec
-
-
-def decide_after_exit(restart: Restart, reason: ExitReason) -> RestartVerdict:
-    """Return the decision about a child that ended without a request of its supervisor."""
-    if restart == "permanent":
-        return RestartVerdict.RESTART
-    if restart == "temporary":
-        return RestartVerdict.DROP
-    return RestartVerdict.RESTART if is_abnormal(reason) else RestartVerdict.KEEP
+def should_restart(restart: Restart, reason: ExitReason) -> bool:
+    """Return whether a child that ended without a request of its supervisor is restarted."""
+    return restart == "permanent" or (restart == "transient" and is_abnormal(reason))
 
 
 def should_end_supervisor(auto_shutdown: AutoShutdown, *, significant: bool, others_active: bool) -> bool:
@@ -133,12 +119,6 @@ class RestartWindow:
     def exceeded(self) -> bool:
         """Whether there were more than `max_restarts`, so that the supervisor gives up."""
         return len(self.times) > self.max_restarts
-
-
-@lru_cache(maxsize=64)
-def get_quiet_window(max_restarts: float, period: float) -> RestartWindow:
-    """Return a window without restarts, shared by all supervisors with the same limits."""
-    return RestartWindow(max_restarts, period)
 
 
 @dataclass(frozen=True, slots=True)

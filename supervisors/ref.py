@@ -144,9 +144,9 @@ class BoundedWork:
         if self._is_cancelled:
             scope.cancel()
 
-    def end(self, scope: anyio.CancelScope | None = None) -> None:
-        """Note that the work has ended; with `scope`, unless another scope has taken it over."""
-        if scope is None or scope is self._scope:
+    def end(self, scope: anyio.CancelScope) -> None:
+        """Note that the work in `scope` has ended; ignored if another scope has taken it over."""
+        if scope is self._scope:
             self._scope = None
             if self._ended is not None:
                 self._ended.reply(None)
@@ -306,28 +306,28 @@ class ActorRef(Generic[A_co]):
         Raises:
             MailboxFull: if its mailbox is bounded and full.
         """
-        box = self._identity.box
-        items = box.items
-        if items is None:
-            self._put_first((CAST, message))
-            return
-        if len(items) >= box.limit:
-            raise MailboxFull(self, box.limit)
-        items.append((CAST, message))
-        waiter = box.waiter
-        if waiter is not None:
-            box.waiter = None
-            box.wake(waiter)
+        self._put((CAST, message))
 
     def send(self, message: Any) -> None:
         """Like `cast`, but for `handle_info`: for facts, such as a timer that fired, instead of commands."""
-        box = self._identity.box
-        if box.items is None:
-            self._put_first((INFO, message))
-        elif len(box.items) >= box.limit:
-            raise MailboxFull(self, box.limit)
-        else:
-            box.put((INFO, message))
+        self._put((INFO, message))
+
+    def _put(self, item: Any) -> None:
+        identity = self._identity
+        box = identity.box
+        items = box.items
+        if items is not None:
+            if len(items) >= box.limit:
+                raise MailboxFull(self, box.limit)
+            items.append(item)
+            waiter = box.waiter
+            if waiter is not None:
+                box.waiter = None
+                box.wake(waiter)
+        elif identity.outcome is None:
+            box.put(item)
+        elif identity.system is not None:
+            identity.system.report_dead_letter(self, item[1])
 
     async def offer(self, message: Any) -> None:
         """Like `cast`, but wait while the mailbox is full. For producers that are not actors: two actors that wait for
@@ -408,24 +408,15 @@ class ActorRef(Generic[A_co]):
             check_seconds("timeout", timeout)
         if system is None or identity.outcome is not None:
             raise NotRunning(self, identity.reason)
-        loop, items, incarnation = system.loop, box.items, identity.incarnation
+        loop, incarnation = system.loop, identity.incarnation
         if box.waiter is None and incarnation is not None and incarnation.task is loop.current_task():
             raise SelfCall(self)  # an actor that waits for mail is not the running task
-        if items is not None and len(items) >= box.limit:
-            raise MailboxFull(self, box.limit)
         caller = loop.make_caller(message)
         caller.on_late_reply = on_late_reply
         if grace is not None:
             check_seconds("grace", grace)
             caller.work = BoundedWork()
-        if items is None:
-            box.put(caller)
-        else:
-            items.append(caller)
-            waiter = box.waiter
-            if waiter is not None:
-                box.waiter = None
-                box.wake(waiter)
+        self._put(caller)
         timer = None
         if timeout is not None:
             timer = system.timers.call_after(timeout, caller.expire, CallTimeout(self, timeout))
@@ -439,18 +430,13 @@ class ActorRef(Generic[A_co]):
 
     async def _end_work(self, system: ActorSystem, caller: Caller, grace: float) -> None:
         """End the callee's work on a bounded call that its caller has left."""
-        identity = self._identity
-        incarnation = identity.incarnation
-        if not (identity.box.withdraw(caller) or (incarnation is not None and incarnation.withdraw(caller))):
-            assert caller.work is not None
-            await caller.work.cancel(system, grace)
-
-    def _put_first(self, item: tuple[int, Any]) -> None:
-        identity = self._identity
-        if identity.outcome is None:
-            identity.box.put(item)
-        elif identity.system is not None:
-            identity.system.report_dead_letter(self, item[1])
+        incarnation = self._identity.incarnation
+        for waiting in (self._identity.box.items, None if incarnation is None else incarnation.stashed):
+            if waiting and caller in waiting:
+                waiting.remove(caller)
+                return
+        assert caller.work is not None
+        await caller.work.cancel(system, grace)
 
     @property
     def alive(self) -> bool:

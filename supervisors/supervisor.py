@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import anyio.lowlevel
 
 from supervisors.actor import Actor
-from supervisors.children import ChildCounts, ChildGroup, ChildRecord, report_end, report_start
+from supervisors.children import ChildCounts, ChildGroup, ChildRecord
 from supervisors.errors import (
     AlreadyPresent,
     AlreadyStarted,
@@ -47,7 +47,7 @@ from supervisors.errors import (
 )
 from supervisors.incarnation import Incarnation, LifePhase
 from supervisors.mailbox import Caller
-from supervisors.policy import AutoShutdown, RestartVerdict, Strategy, decide_after_exit, plan, should_end_supervisor
+from supervisors.policy import AutoShutdown, Strategy, plan, should_end_supervisor, should_restart
 from supervisors.reasons import (
     NORMAL,
     ExitReason,
@@ -89,13 +89,13 @@ class OrderedChildren(ChildGroup):
     """The children of a static supervisor, by their ids. Their ends and retries go to its mailbox."""
 
     def note_start(self, child: Incarnation) -> None:
-        """A child's `init` is done."""
-        report_start(child)
+        """Report that a child is up, and let the loop continue with the next."""
+        super().note_start(child)
         self._me.identity.box.notify()
 
     def note_end(self, child: Incarnation) -> None:
         """A child has ended. The loop checks whether the exit is current."""
-        report_end(child)
+        super().note_end(child)
         box = self._me.identity.box
         if child.was_up and self.is_open:
             box.put(child)  # after the requests that came before
@@ -198,7 +198,7 @@ class Supervisor(Actor):
             self.system.report_dead_letter(self.ref, item[1])  # it understands no messages
 
     async def _answer(self, caller: Caller, request: Any) -> None:
-        self._me.current, self._me.took_at = caller, self.system.now()
+        self._me.take_call(caller)
         try:
             if not isinstance(request, ManagementRequest):
                 raise SupervisorsError(f"{self.ref!r} is a supervisor, and was asked {request!r}")
@@ -210,7 +210,6 @@ class Supervisor(Actor):
         except Stop:
             caller.fail(request.refuse())
             raise
-        self._me.current = None
 
     async def _start(self, record: ChildRecord) -> ExitReason | None:
         """Start it and wait until it is up; return `None`, or the reason why not: `Normal()` if it raised `Ignore`."""
@@ -249,7 +248,7 @@ class Supervisor(Actor):
         if record.incarnation is not incarnation:
             return
         record.last_exit = reason = incarnation.reason
-        if decide_after_exit(record.spec.restart, reason) is RestartVerdict.RESTART:
+        if should_restart(record.spec.restart, reason):
             record.incarnation = None
             delay = record.count_restart(incarnation)
             if delay:

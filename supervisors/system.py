@@ -42,7 +42,6 @@ from supervisors.errors import (
 from supervisors.events import DeadLetter, Event, EventStream, Reports, Sink
 from supervisors.incarnation import Incarnation, LifePhase
 from supervisors.interrupts import IN_SYSTEM, close_guard, open_guard
-from supervisors.mailbox import Caller
 from supervisors.policy import Strategy
 from supervisors.reasons import ExitReason, Shutdown
 from supervisors.ref import ActorRef, SupervisorRef, identify
@@ -231,16 +230,13 @@ class ActorSystem:
 
         At most `buffer` events are kept for a slow reader, until the system ends or the stream is closed.
         """
-        stream = EventStream(self._make_promise, buffer, self._remove_stream)
+        stream = EventStream(buffer, self._remove_stream)
         self.sinks.append(stream)
         return stream
 
     def _remove_stream(self, stream: EventStream) -> None:
         with contextlib.suppress(ValueError):  # the program has removed it
             self.sinks.remove(stream)
-
-    def _make_promise(self) -> Caller:
-        return self.loop.make_caller()
 
     async def terminated(self, *signals: signal.Signals) -> signal.Signals:
         """Wait until the process is asked to end: by SIGTERM or SIGINT, or by `signals`.
@@ -260,11 +256,6 @@ class ActorSystem:
         """Whether the event loop is being torn down with its tasks: `asyncio.run` cancels all that are left."""
         return self._top is not None and self.loop.is_tearing_down(self._top.task)
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether there are no sinks, so that events need not be created."""
-        return self._reports is None and not self.sinks
-
     def emit(self, event: Event) -> None:
         """Pass an event to all sinks. The teardown of the event loop is reported once, and nothing after it.
 
@@ -280,8 +271,7 @@ class ActorSystem:
 
     def report_dead_letter(self, ref: ActorRef, message: object) -> None:
         """Report a message to an actor that no actor handles."""
-        if not self.is_silent:
-            self.emit(DeadLetter(self.now(), ref, message))
+        self.emit(DeadLetter(self.now(), ref, message))
 
     def abort(self, exception: BaseException) -> None:
         """End the system because a `KeyboardInterrupt` or `SystemExit` left an actor.
@@ -320,7 +310,7 @@ class _Top(ChildGroup):
         return self._group.create_task(body, name=name, context=self._context.copy())
 
     def note_start(self, child: Incarnation) -> None:
-        pass
+        """Report nothing: no caller has started it."""
 
     def note_end(self, child: Incarnation) -> None:
         self.system.note_top_end(child.reason)

@@ -73,9 +73,7 @@ class _AsyncioLoop(EventLoop):
     def __init__(self) -> None:
         super().__init__()
         loop = asyncio.get_running_loop()
-        # as a plain asyncio loop does it, without a call in between
-        is_plain = getattr(type(loop), "create_future", None) is asyncio.BaseEventLoop.create_future
-        self._create_future = functools.partial(asyncio.Future, loop=loop) if is_plain else loop.create_future
+        self._create_future = loop.create_future
         self.now = loop.time
         # uvloop's loop is no BaseEventLoop; its time is that of its last step, which is old in another thread
         self.has_machine_time = (
@@ -188,8 +186,9 @@ class TimerQueue:
         self._is_stopped = False
         self.cancelled = 0  # how many in the heap are cancelled
 
-    def call_at(self, deadline: float, callback: Callable[..., object], *arguments: Any) -> ScheduledCall:
-        """Call `callback(*arguments)` at a time of the loop's clock, in seconds; one that is past means soon."""
+    def call_after(self, seconds: float, callback: Callable[..., object], *arguments: Any) -> ScheduledCall:
+        """Call `callback(*arguments)` after `seconds` of the loop's clock."""
+        deadline = self._loop.now() + seconds
         if 2 * self.cancelled > len(self._heap) > FEW:  # most calls with a timeout are answered long before the timeout
             self._heap = [entry for entry in self._heap if entry[2].callback is not None]
             heapq.heapify(self._heap)
@@ -199,10 +198,6 @@ class TimerQueue:
         if deadline < self._wakes_at:
             self._event.set()
         return call
-
-    def call_after(self, seconds: float, callback: Callable[..., object], *arguments: Any) -> ScheduledCall:
-        """Call `callback(*arguments)` after `seconds`."""
-        return self.call_at(self._loop.now() + seconds, callback, *arguments)
 
     def stop(self) -> None:
         """End the task of the timers; calls that are not due are never made."""
@@ -226,7 +221,7 @@ class TimerQueue:
 
     def _call_due(self) -> None:
         now, newest = self._loop.now(), next(self._order)
-        while (heap := self._heap) and (heap[0][0] <= now or heap[0][2].callback is None):
+        while (heap := self._heap) and heap[0][0] <= now:
             if heap[0][1] > newest:
                 return  # a callback has added it: let other tasks run before
             call = heapq.heappop(heap)[2]

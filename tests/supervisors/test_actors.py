@@ -411,6 +411,21 @@ async def test_receive_returns_a_message_that_comes_before_its_timeout(new_syste
         assert 11 <= ended - began < 12, "the timer of the first receive does not end the second"
 
 
+async def test_a_handler_is_stopped_at_once_after_a_receive_that_was_cancelled(new_system):
+    class Waits(Actor):
+        async def handle_cast(self, message):
+            with anyio.move_on_after(1):
+                await self.receive()
+            await anyio.sleep_forever()
+
+    async with new_system() as system:
+        ref = await system.start(ChildSpec("a", Waits))
+        ref.cast("begin")
+        await anyio.sleep(2)
+        await system.root.terminate_child("a")
+        assert anyio.current_time() == 2
+
+
 async def test_an_actor_with_its_own_run_is_stopped_while_it_receives(new_system):
     class Own(Actor):
         async def run(self):

@@ -234,6 +234,21 @@ async def test_an_exception_during_the_cleanup_of_a_cancelled_handler_is_a_crash
         assert ref.alive
 
 
+async def test_a_call_returns_at_once_when_the_cleanup_of_its_handler_crashes(new_system):
+    class Fails(Actor):
+        async def handle_call(self, message, caller):
+            try:
+                await anyio.sleep_forever()
+            finally:
+                raise Boom(message)
+
+    async with new_system() as system:
+        ref = await system.start(ChildSpec("a", Fails))
+        with anyio.move_on_after(1):
+            await ref.call("a", grace=math.inf)
+        assert anyio.current_time() == 1
+
+
 @both
 async def test_a_caller_gets_died_if_the_actor_ends_during_a_bounded_call(new_system, actor):
     async with new_system() as system, anyio.create_task_group() as group:

@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from supervisors.policy import (
     Backoff,
     RestartPlan,
-    RestartVerdict,
     RestartWindow,
-    decide_after_exit,
     plan,
     should_end_supervisor,
+    should_restart,
 )
 from supervisors.reasons import (
     KILLED,
@@ -40,28 +39,28 @@ REASONS = {
 @pytest.mark.rule("S-14")
 @pytest.mark.parametrize("reason", REASONS.values(), ids=REASONS)
 def test_a_permanent_child_is_restarted_after_any_exit(reason):
-    assert decide_after_exit("permanent", reason) is RestartVerdict.RESTART
+    assert should_restart("permanent", reason)
 
 
 @pytest.mark.rule("S-15")
 @pytest.mark.parametrize(
-    ("name", "verdict"),
+    ("name", "restarts"),
     [
-        ("normal", RestartVerdict.KEEP),
-        ("shutdown", RestartVerdict.KEEP),
-        ("shutdown with detail", RestartVerdict.KEEP),
-        ("killed", RestartVerdict.RESTART),
-        ("crash", RestartVerdict.RESTART),
+        ("normal", False),
+        ("shutdown", False),
+        ("shutdown with detail", False),
+        ("killed", True),
+        ("crash", True),
     ],
 )
-def test_a_transient_child_is_restarted_after_abnormal_exits_only(name, verdict):
-    assert decide_after_exit("transient", REASONS[name]) is verdict
+def test_a_transient_child_is_restarted_after_abnormal_exits_only(name, restarts):
+    assert should_restart("transient", REASONS[name]) is restarts
 
 
 @pytest.mark.rule("S-16")
 @pytest.mark.parametrize("reason", REASONS.values(), ids=REASONS)
-def test_a_temporary_child_is_dropped_after_any_exit(reason):
-    assert decide_after_exit("temporary", reason) is RestartVerdict.DROP
+def test_a_temporary_child_is_restarted_after_no_exit(reason):
+    assert not should_restart("temporary", reason)
 
 
 @pytest.mark.rule("S-19", "S-20", "S-21")
