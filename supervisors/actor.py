@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVarTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVarTuple
 
 import anyio
 import anyio.lowlevel
@@ -240,7 +240,7 @@ class Actor:
             me.deliver_down(ref, other.reason or SHUTDOWN, other.outcome is not None)
         else:
             other.watch(me, partial(me.deliver_down, ref), final=final)
-            me.remember_monitor(ref)
+            me.monitored[ref] = None
 
     def demonitor(self, ref: ActorRef) -> None:
         """Stop monitoring `ref`: no more `Down` for it."""
@@ -368,17 +368,8 @@ class _ScheduledMessage:
         self._timer.cancel()
 
 
-#: The methods that an actor may override, and whether each is awaited.
-_CALLBACKS: Final = {
-    "init": True,
-    "handle_call": True,
-    "handle_cast": True,
-    "handle_info": True,
-    "terminate": True,
-    "run": True,
-    "snapshot": False,
-    "restore": False,
-}
+#: The methods that an actor may override.
+_CALLBACKS = ("init", "handle_call", "handle_cast", "handle_info", "terminate", "run", "snapshot", "restore")
 
 
 def _check_callbacks(name: str, members: Mapping[str, Any]) -> None:
@@ -390,8 +381,8 @@ def _check_callbacks(name: str, members: Mapping[str, Any]) -> None:
     Raises:
         TypeError: naming the class and the callback.
     """
-    for callback, is_awaited in _CALLBACKS.items():
-        function = members.get(callback)
+    for callback in _CALLBACKS:
+        function, is_awaited = members.get(callback), inspect.iscoroutinefunction(getattr(Actor, callback))
         if not inspect.isfunction(function) or hasattr(function, "__wrapped__"):
             continue
         if inspect.iscoroutinefunction(function) is not is_awaited:

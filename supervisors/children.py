@@ -367,7 +367,6 @@ class Children(ChildGroup):
     async def start_info(self, spec: ChildSpec[Any]) -> tuple[ActorRef, Any]:
         """Like `start`, but also return what `init` returned, which is not stored."""
         check_child(spec, "never")
-        await self.wait_until_open()
         if not self.is_open:
             raise ShuttingDown(spec.id)
         record = ChildRecord(self, spec)

@@ -193,7 +193,12 @@ class Reports:
     @property
     def _logger(self) -> Any:
         """The logger for the next record: the program may configure structlog at any time."""
-        return _find_logger() if self._given is None else self._given
+        if self._given is not None:
+            return self._given
+        structlog = sys.modules.get("structlog")  # a program that has configured it has imported it
+        if structlog is None or not structlog.is_configured():
+            return _PlainLogger()
+        return structlog.get_logger("supervisors")
 
     def __call__(self, event: Event) -> None:
         """Log an event; this makes it a sink."""
@@ -251,13 +256,6 @@ class Reports:
             own = strip_own_frames(exception.__traceback__)
             more["exception"] = "".join(traceback.format_exception(type(exception), exception, own))
         self._logger.error(what, **_describe_place(event), **more)
-
-
-def _find_logger() -> Any:
-    structlog = sys.modules.get("structlog")  # a program that has configured it has imported it
-    if structlog is None or not structlog.is_configured():
-        return _PlainLogger()
-    return structlog.get_logger("supervisors")
 
 
 class _PlainLogger:

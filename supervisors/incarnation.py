@@ -96,7 +96,7 @@ class Incarnation:
     monitored: dict[ActorRef, None] = field(default_factory=dict)  # a large set takes five times as much memory
     in_hand: dict[Caller, float] = field(default_factory=dict)  # the calls that it took and has not answered, and when
     _waiting: list[Caller] = field(default_factory=list)  # the callers that wait for its next phase
-    _has_left: bool = False  # its own code has ended, only its children may still run
+    has_left: bool = False  # its own code has ended, only its children may still run
     _guard: anyio.CancelScope | None = None  # around `terminate`
     _timer: ScheduledCall | None = None
 
@@ -217,7 +217,7 @@ class Incarnation:
         self._call_after(self.system.kill_grace, self._give_up)
 
     def _give_up(self) -> None:
-        if not (self.is_over or self._has_left):  # a host that has left ends when its children have, or are given up
+        if not (self.is_over or self.has_left):  # a host that has left ends when its children have, or are given up
             self.system.emit(Zombie(self.system.now(), self.ref, self.child.spec))
             if self.children is not None:
                 self.children.kill_all()
@@ -259,10 +259,6 @@ class Incarnation:
         """Deliver the end of a monitored actor."""
         self.forget_monitor(ref)
         self.identity.box.put_urgent((INFO, Down(ref, reason, final)))
-
-    def remember_monitor(self, ref: ActorRef) -> None:
-        """Remember a monitor, so that it ends with this incarnation."""
-        self.monitored[ref] = None
 
     def forget_monitor(self, ref: ActorRef) -> None:
         """Forget a monitor that has fired or was removed, so that a long-lived actor does not accumulate them."""
@@ -365,12 +361,6 @@ class Incarnation:
             return self.find_reason(exception)
         return reason
 
-    async def stop_children(self, reason: ExitReason) -> None:
-        """Stop the remaining children of a host that ends for `reason`."""
-        self._has_left = True
-        if self.children is not None:
-            await self.children.finish(reason)
-
     def find_reason(self, exception: BaseException) -> ExitReason:
         """Return the exit reason of an exception that has left the actor."""
         if (fatal := find_fatal(exception)) is not None:
@@ -458,7 +448,9 @@ async def _run_worker(me: Incarnation) -> None:
     me.leave()
     if actor.has_terminate and me.was_up and not me.killed:
         reason = await me.terminate(reason)
-    await me.stop_children(reason)
+    me.has_left = True
+    if me.children is not None:
+        await me.children.finish(reason)
     if actor.has_snapshot and me.was_up and not (me.killed or me.is_over):
         reason = me.take_snapshot(reason)
     if me.phase is not LifePhase.ZOMBIE:  # else it was given up earlier

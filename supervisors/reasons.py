@@ -100,28 +100,24 @@ class _BecauseOf:
 class FailedToStart(_BecauseOf):
     """A supervisor ended because a child did not start when it began."""
 
-    __slots__ = ()
     text = "child {} failed to start: {}"
 
 
 class GaveUp(_BecauseOf):
     """A supervisor ended because restarts were too frequent. `reason` is that of the child's last exit."""
 
-    __slots__ = ()
     text = "too many restarts, the last of child {}: {}"
 
 
 class SignificantEnded(_BecauseOf):
     """A supervisor ended because its significant child did. `reason` is that of the child."""
 
-    __slots__ = ()
     text = "significant child {} ended: {}"
 
 
 class RestartedWith(_BecauseOf):
     """A child was stopped because the strategy restarts it with a sibling that ended for `reason`."""
 
-    __slots__ = ()
     text = "restarted with child {}: {}"
 
 

@@ -70,12 +70,11 @@ class ChildSpec(Generic[A_co]):
                 "expected a class or a function that returns a new actor when it is called without arguments, "
                 f"as in ChildSpec('counter', Counter), got {self.start!r}",
             )
-        if self.restart not in _RESTARTS:
-            raise SpecError("restart", f"expected one of {', '.join(_RESTARTS)}, got {self.restart!r}")
+        _check_choice("restart", self.restart, Restart)
         if self.shutdown is not None:
             check_shutdown(self.shutdown)
-        if self.type is not None and self.type not in _TYPES:
-            raise SpecError("type", f"expected one of {', '.join(_TYPES)}, got {self.type!r}")
+        if self.type is not None:
+            _check_choice("type", self.type, ChildType)
         if self.backoff is not None:
             check_backoff(self.backoff)
         if self.ref is not None and not isinstance(self.ref, ActorRef):
@@ -86,10 +85,10 @@ class ChildSpec(Generic[A_co]):
             raise SpecError("significant", "is not possible for a permanent child, which is always restarted")
 
 
-_RESTARTS = get_args(Restart)
-_STRATEGIES = get_args(Strategy)
-_AUTO_SHUTDOWNS = get_args(AutoShutdown)
-_TYPES = get_args(ChildType)
+def _check_choice(what: str, value: object, kind: Any) -> None:
+    choices = get_args(kind)
+    if value not in choices:
+        raise SpecError(what, f"expected one of {', '.join(choices)}, got {value!r}")
 
 
 def check_shutdown(shutdown: object) -> None:
@@ -123,11 +122,9 @@ def check_flags(strategy: object, max_restarts: object, period: object, auto_shu
     Raises:
         SpecError: `strategy`, `max_restarts`, `period` or `auto_shutdown`.
     """
-    if strategy not in _STRATEGIES:
-        raise SpecError("strategy", f"expected one of {', '.join(_STRATEGIES)}, got {strategy!r}")
+    _check_choice("strategy", strategy, Strategy)
     check_intensity(max_restarts, period)
-    if auto_shutdown not in _AUTO_SHUTDOWNS:
-        raise SpecError("auto_shutdown", f"expected one of {', '.join(_AUTO_SHUTDOWNS)}, got {auto_shutdown!r}")
+    _check_choice("auto_shutdown", auto_shutdown, AutoShutdown)
 
 
 def check_backoff(backoff: object) -> None:

@@ -48,7 +48,7 @@ import anyio
 from supervisors.actor import Actor
 from supervisors.events import Event, Exited, Started, StartFailedEvent
 from supervisors.mailbox import Caller
-from supervisors.reasons import Crash, ExitReason, Ignore, Killed, Normal, Stop
+from supervisors.reasons import ExitReason, Ignore, Stop
 from supervisors.spec import ChildSpec
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _count_waiting_for_the_loop() -> int:
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An asyncio loop whose time is virtual. It begins at 0."""
 
-    def __init__(self, *, patience: float = 0.0, stuck_after: float = math.inf, thread_rate: float = 1.0) -> None:
+    def __init__(self, *, patience: float, stuck_after: float, thread_rate: float) -> None:
         self.virtual_now = 0.0  # seconds; moved by the selector
         self._in_executors = 0
         super().__init__(_JumpingSelector(self, patience, stuck_after, thread_rate))
@@ -155,7 +155,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Run `func` in a worker thread, and count it as at work until it has returned."""
         future = super().run_in_executor(executor, func, *args)
         self._in_executors += 1
-        future.add_done_callback(self._executor_done)
+        future.add_done_callback(self._note_executor_end)
         return future
 
     async def shutdown_default_executor(self, *args: Any) -> None:
@@ -166,7 +166,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         finally:
             self._in_executors -= 1
 
-    def _executor_done(self, _: asyncio.Future[Any]) -> None:
+    def _note_executor_end(self, _: asyncio.Future[Any]) -> None:
         self._in_executors -= 1
 
     def count_threads(self) -> int:
@@ -296,7 +296,7 @@ class Recorder:
             case StartFailedEvent():
                 self.log.append(f"{'~' if event.reason is None else '!'}{event.spec.id}")
             case Exited():
-                self.log.append(f"-{event.spec.id} {_name_reason(event.reason)}")
+                self.log.append(f"-{event.spec.id} {type(event.reason).__name__.lower()}")
             case _:
                 pass
 
@@ -308,18 +308,6 @@ class Recorder:
     def of(self, kind: type[Event]) -> list[Event]:
         """Return the events of one kind."""
         return [event for event in self.events if isinstance(event, kind)]
-
-
-def _name_reason(reason: ExitReason) -> str:
-    match reason:
-        case Normal():
-            return "normal"
-        case Killed():
-            return "killed"
-        case Crash():
-            return "crash"
-        case _:
-            return "shutdown"
 
 
 # --- scripted children ------------------------------------------------------------------------------------------------
