@@ -63,7 +63,7 @@ from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.loom.allowances import Allowances
 from cantrip_actors.runtime.loom.core import NOT_OPEN, Core, Limits
 from cantrip_actors.runtime.loom.guard import Guard, GuardedLogger
-from cantrip_actors.runtime.loom.loom_writer import Forget, LoomWriter, WriterListeners
+from cantrip_actors.runtime.loom.loom_writer import LoomWriter, WriterListeners
 from cantrip_actors.runtime.loom.retention import RetentionActor, prune
 from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.mail.inboxes import Inboxes, MailActor
@@ -445,8 +445,7 @@ class Tree(Core):
             if cell is not None:  # it has just ended
                 await cell.ending.wait()
         if not self.store.shared:
-            forgotten: Forgotten = await self.writer.call(Forget(wanted, self._is_loaded))
-            return forgotten
+            return await self.in_writer(lambda writer: writer.forget(wanted, self._is_loaded))
         replaced = wanted._replace(scrubs=False)
         async with self.launcher.lock("forget"):  # one at a time: each holds the leases of the entities
             try:  # as another process would: entities continue meanwhile

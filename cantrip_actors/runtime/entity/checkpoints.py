@@ -49,4 +49,4 @@ class Checkpoints:
             below = usage.below
         data = encode_checkpoint(cell.plan, state, below)
         if data is not None:
-            await core.keep_checkpoint(cell.entity_id, data)
+            await core.in_writer(lambda writer: writer.keep_checkpoint(cell.entity_id, data))

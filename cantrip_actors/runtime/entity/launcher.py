@@ -34,7 +34,7 @@ from cantrip_actors.runtime.entity.driver import EntityActor
 from cantrip_actors.runtime.entity.ends import leave_tree, outlasts_callers
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.performer import MAIL
-from cantrip_actors.runtime.loom.loom_writer import HandOver, Release, is_outage
+from cantrip_actors.runtime.loom.loom_writer import Release, WriterTask, is_outage
 from cantrip_actors.runtime.nodes.placing import may_load_here
 from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable
 from cantrip_actors.terms.errors import (
@@ -209,7 +209,8 @@ class Launcher:
             sent = None if intent is None else core.cantrips.get_sent(entity_id, intent.key)
             is_known = sent is not None or core.is_clear(facts, intent)
             if not is_known and intent is not None and intent.dependencies is not None:
-                core.writer.cast(HandOver(entity_id, core.living.has))  # another process may have its dependencies
+                hand_over = WriterTask(lambda writer: writer.hand_over(entity_id, core.living.has))
+                core.writer.cast(hand_over)  # another process may have its dependencies
             if not is_known or not (is_placed or may_load_here(core, facts)):
                 return False
             await self.restore(entity_id, sent, facts=facts, intent=intent)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from types import MappingProxyType
@@ -36,7 +36,7 @@ from cantrip_actors.runtime.entity.upgrades import Move, Upgrade, Upgrades
 from cantrip_actors.runtime.events.context_variables import ContextVariables, capture_variables
 from cantrip_actors.runtime.events.instrument import Drawn, Fact, Instrument, StoreFailed
 from cantrip_actors.runtime.loom.guard import Guard
-from cantrip_actors.runtime.loom.loom_writer import Append, Claim, Keep, LoomWriter, Quarantine
+from cantrip_actors.runtime.loom.loom_writer import Append, Claim, LoomWriter, WriterTask
 from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
@@ -252,10 +252,14 @@ class Core:
             ]
         if self.loom_actor is not None and self.loom_actor.write_now(records, taken, outgoing):
             return
-        await self._ask_writer(Append(records, taken, outgoing))
+        await self._call_writer(Append(records, taken, outgoing))
 
-    async def _ask_writer(self, message: Any) -> Any:
-        """Return the answer of the loom's actor. Raises RuntimeClosed if that does not run."""
+    async def in_writer(self, work: Callable[[LoomWriter], Awaitable[T]]) -> T:
+        """Return the result of `work`, which the loom actor does between two writes. Raises RuntimeClosed."""
+        result: T = await self._call_writer(WriterTask(work))
+        return result
+
+    async def _call_writer(self, message: Any) -> Any:
         try:
             return await self.writer.call(message)
         except NotRunning as gone:
@@ -268,7 +272,7 @@ class Core:
         """
         if not self.store.shared and what not in self.store.quarantined():
             return 0
-        token: int = await self._ask_writer(Claim(what, lift))
+        token: int = await self._call_writer(Claim(what, lift))
         return token
 
     async def quarantine(self, entity_id: str, why: str, *, is_repeated: bool) -> Quarantined:
@@ -277,12 +281,8 @@ class Core:
         `why` is the first crash. `is_repeated` says that nothing was recorded since its last quarantine.
         """
         text = self.guard.redactor.text(why.translate(_UNSTORABLE))
-        row = await self._ask_writer(Quarantine(entity_id, text, is_repeated))
+        row = await self.in_writer(lambda writer: writer.quarantine(entity_id, text, is_repeated=is_repeated))
         return Quarantined(*row)
-
-    async def keep_checkpoint(self, entity_id: str, data: bytes) -> None:
-        """Store the state of an entity, as bytes, as a checkpoint at the current end of its log."""
-        await self._ask_writer(Keep(entity_id, data))
 
     def is_held(self, entity_id: str) -> bool:
         """Return whether another process runs an entity."""

@@ -13,7 +13,7 @@ a tree that another process runs. A writer that was frozen past its lease gets a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar, cast
@@ -22,7 +22,9 @@ import anyio
 
 from cantrip_actors.loom import (
     Fenced,
+    Forgotten,
     Lease,
+    QuarantineRow,
     Store,
     Unsure,
     Wanted,
@@ -92,26 +94,6 @@ class TimerChange(NamedTuple):
     post: Sequence[Mail] = ()
 
 
-class ReplaceTimers(NamedTuple):
-    """Make changes of timers in one transaction, as `Store.replace_timers`. The reply is its results, or an error."""
-
-    changes: Sequence[TimerChange]
-
-
-class ChangeSubmission(NamedTuple):
-    """Add a submission, or remove it. The reply says whether the loom has changed, or is an error."""
-
-    row: SubmissionRow
-    is_new: bool
-
-
-class Keep(NamedTuple):
-    """Store a checkpoint: the state of an entity, as bytes, for the current end of its log. The reply is None."""
-
-    entity_id: str
-    data: bytes
-
-
 class Claim(NamedTuple):
     """Claim the tree of a root entity. The reply is the token of the lease, or LoomError is raised.
 
@@ -122,47 +104,19 @@ class Claim(NamedTuple):
     lift: bool = False
 
 
-class Quarantine(NamedTuple):
-    """Let no process run the tree of a root entity for a time, because it would crash again.
-
-    The reply is the row of the quarantine, or LoomError is raised. `is_repeated` as for `LeaseStore.quarantine`.
-    """
-
-    entity_id: str
-    why: str
-    is_repeated: bool
-
-
-class Forget(NamedTuple):
-    """Forget entities that have ended, in a store with one writer. The reply is the result, or LoomError is raised.
-
-    `is_loaded` is called in a thread; it says whether this process runs an entity.
-    """
-
-    wanted: Wanted
-    is_loaded: Callable[[str], bool]
-
-
 class Release(NamedTuple):
     """Release the tree of a root entity, unless mail waits for it."""
 
     entity_id: str
 
 
-class HandOver(NamedTuple):
-    """Release the tree of a root entity, unless it is loaded here: its mail waits for another process."""
+class WriterTask(NamedTuple):
+    """Do some work on the writer between two groups of writes. The reply is its result, or its error is raised.
 
-    entity_id: str
-    is_loaded: Callable[[str], bool]
-
-
-class Fetch(NamedTuple):
-    """Deliver the mail that waits for a root entity that is loaded here.
-
-    The writer reads it, between its appends: so no record takes mail that is read and not delivered yet.
+    So no record takes mail that the work has read, and no lease is released that it uses.
     """
 
-    entity_id: str
+    work: Callable[[LoomWriter], Awaitable[Any]]
 
 
 def is_outage(error: BaseException | None) -> TypeGuard[LoomError]:
@@ -288,32 +242,19 @@ class LoomWriter(Actor):
             if leases or may_hold:
                 mark_gone(self.owner)
 
-    async def handle_call(
-        self,
-        message: Append | Post | ReplaceTimers | ChangeSubmission | Keep | Claim | Quarantine | Forget,
-        caller: Caller,
-    ) -> Any:
+    async def handle_call(self, message: Append | Post | Claim | WriterTask, caller: Caller) -> Any:
         """Add a message to the group, and write the group when nothing else has arrived."""
         if isinstance(message, Append):
             self._group.appends.append(caller)
         elif isinstance(message, Post):
             self._group.posts.append(caller)
-        elif isinstance(message, ReplaceTimers):
+        elif isinstance(message, WriterTask):
             await self._settle()
-            return await self._replace_timers(message.changes)
-        elif isinstance(message, ChangeSubmission):
-            await self._settle()
-            return await self._change_submission(message)
-        elif isinstance(message, Keep):
-            await self._settle()
-            await self._attempt("a checkpoint could not be kept", partial(self._keep, message))
-            return None
-        elif isinstance(message, Quarantine):
-            await self._settle()
-            await self._quarantine(message, caller)
-        elif isinstance(message, Forget):
-            await self._settle()
-            await self._forget(message, caller)
+            try:
+                return await message.work(self)
+            except CantripError as error:
+                caller.fail(error)
+                return NO_REPLY
         else:
             if message.entity_id in self._ended:  # its lease is about to be released
                 await self._settle()
@@ -322,19 +263,14 @@ class LoomWriter(Actor):
             await self._settle()
         return NO_REPLY
 
-    async def handle_cast(self, message: Release | HandOver | Fetch) -> None:
-        """Fetch mail, or release a lease once the records of its holder are written.
+    async def handle_cast(self, message: Release | WriterTask) -> None:
+        """Do some work, or release a lease once the records of its holder are written.
 
         Many leases are released at once if many entities ended.
         """
-        if isinstance(message, Fetch):
+        if isinstance(message, WriterTask):
             await self._settle()
-            await self._fetch(message.entity_id)
-            return
-        if isinstance(message, HandOver):
-            await self._settle()
-            if not message.is_loaded(message.entity_id):
-                await self._hand_over(message.entity_id)
+            await message.work(self)
             return
         self._ended.append(message.entity_id)
         if not self.ref.mailbox_depth or len(self._ended) >= GROUP:
@@ -453,35 +389,10 @@ class LoomWriter(Actor):
             if lease not in kept:
                 self._tokens.pop(lease.entity_id, None)
 
-    async def _hand_over(self, entity_id: str) -> None:
-        lease = self._leases.pop(entity_id, None)
-        if lease is None:
-            return
-        if not await self._attempt("a lease could not be released", partial(self._store.release, lease)):
-            self._unreleased[entity_id] = lease
-            return
-        self._tokens.pop(entity_id, None)
-        self._listeners.notify_processes()
-
-    def _keep(self, message: Keep) -> None:
-        tip = self._store.tip(message.entity_id)
-        if tip is not None:  # a writer that has lost the lease lacks the records up to there
-            leases = self._tokens if self._store.shared else None
-            self._store.keep_checkpoint(message.entity_id, tip, message.data, leases)
-
-    async def _fetch(self, entity_id: str) -> None:
-        try:
-            mail, has_more = await self._access.write(partial(read_mail, self._store, entity_id))
-            self._listeners.deliver(mail, entity_id if has_more else None)
-        except LoomError as error:  # the search after an outage finds it
-            self._note_failure(error)
-            _log.warning("mail could not be read", entity=entity_id, error=str(error))
-
     async def _attempt(self, what: str, work: Callable[[], None]) -> bool:
         try:
-            await self._access.write(work)
+            await self._change(work)
         except LoomError as error:  # a lease expires or is fenced by itself, and an entity loads without a checkpoint
-            self._note_failure(error)
             _log.warning(what, error=str(error))
             return False
         return True
@@ -493,32 +404,6 @@ class LoomWriter(Actor):
             self._listeners.on_outage()
         if self._instrument is not None and (is_fenced or is_outage(error)):
             self._instrument.noted(StoreFailed(is_fenced))
-
-    async def _quarantine(self, message: Quarantine, caller: Caller) -> None:
-        now = self._store.clock()
-        work = partial(self._store.quarantine, message.entity_id, message.why, now, is_repeated=message.is_repeated)
-        try:
-            row = await self._access.write(work)
-        except LoomError as error:  # its lease is released when it has left, and it is tried again
-            self._note_failure(error)
-            caller.fail(error)
-            return
-        self._leases.pop(message.entity_id, None)
-        self._tokens.pop(message.entity_id, None)
-        caller.reply(row)
-
-    async def _forget(self, message: Forget, caller: Caller) -> None:
-        """Forget entities; the slow part runs in a thread, and nothing is written meanwhile."""
-        self._is_forgetting = True
-        try:
-            with anyio.CancelScope(shield=True):
-                begin = partial(begin_forget, self._store, message.wanted, self.tokens, message.is_loaded)
-                finish = await self._access.run_in_thread(begin)
-                caller.reply(await self._access.write(finish))
-        except LoomError as error:
-            caller.fail(error)
-        finally:
-            self._is_forgetting = False
 
     async def _claim(self, callers: Sequence[Caller]) -> None:
         """Claim leases. If another process holds the lock of the store for too long, all callers get the error."""
@@ -601,14 +486,75 @@ class LoomWriter(Actor):
         for caller, row in zip(posts, rows, strict=True):
             caller.reply(row)
 
-    async def _replace_timers(
-        self, changes: Sequence[TimerChange]
-    ) -> list[list[MailRow] | Refusal | None] | CantripError:
+    async def _change(self, work: Callable[[], T]) -> T:
         try:
-            results = await self._access.write(partial(self._store.replace_timers, changes))
+            return await self._access.write(work)
         except CantripError as error:
             self._note_failure(error)
-            return error
+            raise
+
+    # Tasks
+
+    async def fetch(self, entity_id: str) -> None:
+        """Deliver the mail that waits for a root entity that is loaded here."""
+        try:
+            mail, has_more = await self._change(partial(read_mail, self._store, entity_id))
+            self._listeners.deliver(mail, entity_id if has_more else None)
+        except LoomError as error:  # the search after an outage finds it
+            _log.warning("mail could not be read", entity=entity_id, error=str(error))
+
+    async def hand_over(self, entity_id: str, is_loaded: Callable[[str], bool]) -> None:
+        """Release the tree of a root entity, unless it is loaded here: its mail waits for another process."""
+        lease = None if is_loaded(entity_id) else self._leases.pop(entity_id, None)
+        if lease is None:
+            return
+        if not await self._attempt("a lease could not be released", partial(self._store.release, lease)):
+            self._unreleased[entity_id] = lease
+            return
+        self._tokens.pop(entity_id, None)
+        self._listeners.notify_processes()
+
+    async def keep_checkpoint(self, entity_id: str, data: bytes) -> None:
+        """Store the state of an entity, as bytes, for the current end of its log."""
+
+        def keep() -> None:
+            tip = self._store.tip(entity_id)
+            if tip is not None:  # a writer that has lost the lease lacks the records up to there
+                self._store.keep_checkpoint(entity_id, tip, data, self._tokens if self._store.shared else None)
+
+        await self._attempt("a checkpoint could not be kept", keep)
+
+    async def quarantine(self, entity_id: str, why: str, *, is_repeated: bool) -> QuarantineRow:
+        """Let no process run the tree of a root entity for a time, because it would crash again.
+
+        `is_repeated` as for `LeaseStore.quarantine`. Raises LoomError: its lease is released when it has left, and it
+        is tried again.
+        """
+        now = self._store.clock()
+        row = await self._change(partial(self._store.quarantine, entity_id, why, now, is_repeated=is_repeated))
+        self._leases.pop(entity_id, None)
+        self._tokens.pop(entity_id, None)
+        return row
+
+    async def forget(self, wanted: Wanted, is_loaded: Callable[[str], bool]) -> Forgotten:
+        """Forget entities that have ended, in a store with one writer. Raises LoomError.
+
+        The slow part runs in a thread, in which `is_loaded` is called, too; nothing is written meanwhile.
+        """
+        self._is_forgetting = True
+        try:
+            with anyio.CancelScope(shield=True):
+                finish = await self._access.run_in_thread(
+                    partial(begin_forget, self._store, wanted, self.tokens, is_loaded)
+                )
+                forgotten = await self._access.write(finish)
+        finally:
+            self._is_forgetting = False
+        return forgotten
+
+    async def replace_timers(self, changes: Sequence[TimerChange]) -> list[list[MailRow] | Refusal | None]:
+        """Make changes of timers in one transaction, as `Store.replace_timers`. Raises CantripError."""
+        results = await self._change(partial(self._store.replace_timers, changes))
         new: list[Pending] = []
         for change, rows in zip(changes, results, strict=True):
             if isinstance(rows, list):
@@ -618,13 +564,13 @@ class LoomWriter(Actor):
         self._listeners.deliver(new, None)
         return results
 
-    async def _change_submission(self, message: ChangeSubmission) -> bool | CantripError:
-        change = self._store.add_submission if message.is_new else self._store.drop_submission
-        try:
-            return await self._access.write(partial(change, message.row))
-        except CantripError as error:
-            self._note_failure(error)
-            return error
+    async def add_submission(self, row: SubmissionRow) -> bool:
+        """Add a submission; return False if one with its id waits. Raises CantripError."""
+        return await self._change(partial(self._store.add_submission, row))
+
+    async def drop_submission(self, row: SubmissionRow) -> bool:
+        """Remove a submission; return False if exactly this one does not wait any more. Raises CantripError."""
+        return await self._change(partial(self._store.drop_submission, row))
 
 
 def _fail_all(callers: Sequence[Caller], error: LoomError) -> None:

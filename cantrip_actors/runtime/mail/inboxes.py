@@ -36,7 +36,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.events.context_variables import ContextVariables
 from cantrip_actors.runtime.loom.core import Core
-from cantrip_actors.runtime.loom.loom_writer import Fetch, Post, is_outage
+from cantrip_actors.runtime.loom.loom_writer import Post, WriterTask, is_outage
 from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.loom.outages import PATIENCE, Outages
 from cantrip_actors.runtime.mail.hints import Hints
@@ -383,7 +383,7 @@ class Inboxes:
     def load(self, entity_id: str) -> None:
         """Load an entity for which mail waits, if it may be loaded here; deliver the mail if it is loaded."""
         if self._core.living.get(entity_id) is not None:
-            self._core.writer.cast(Fetch(entity_id))
+            self._core.writer.cast(WriterTask(lambda writer: writer.fetch(entity_id)))
         elif self._core.is_open:
             self.actor.cast(entity_id)
 

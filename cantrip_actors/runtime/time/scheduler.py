@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
 
@@ -34,8 +34,8 @@ from cantrip_actors.records.tenant import scope_name, unscope_name
 from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.instrument import Fired
-from cantrip_actors.runtime.loom.core import NOT_OPEN, Core
-from cantrip_actors.runtime.loom.loom_writer import ChangeSubmission, ReplaceTimers, TimerChange, is_outage
+from cantrip_actors.runtime.loom.core import Core
+from cantrip_actors.runtime.loom.loom_writer import TimerChange, is_outage
 from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.nodes.placing import count_nodes_before, has_room_here, may_cast_here
@@ -46,7 +46,7 @@ from cantrip_actors.terms.errors import CantripError, EntityEnded, RuntimeClosed
 from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.queue import Queue
-from supervisors import Actor, ActorRef, Alarm, NotRunning
+from supervisors import Actor, ActorRef, Alarm
 
 RETRY: Final = 30.0
 """Seconds after which a firing that was set aside is tried again."""
@@ -406,7 +406,7 @@ class Scheduler:
     async def _replace_together(self, changes: Sequence[TimerChange], now: float) -> Sequence[Any]:
         """Make changes in one transaction; return their results, or the error for each if the transaction failed."""
         try:
-            return cast("Sequence[Any]", await self._call(ReplaceTimers(changes)))
+            return await self._core.in_writer(lambda writer: writer.replace_timers(changes))
         except RuntimeClosed:
             self._retry_at = min(self._retry_at, now + RETRY)
             return [None] * len(changes)
@@ -530,19 +530,10 @@ class Scheduler:
             return await self._find(old.entity_id, old.id)
 
     async def _change(self, change: TimerChange) -> Any:
-        (result,) = await self._call(ReplaceTimers([change]))
+        (result,) = await self._core.in_writer(lambda writer: writer.replace_timers([change]))
         if isinstance(result, CantripError):
             raise result
         return result
-
-    async def _call(self, message: ReplaceTimers | ChangeSubmission) -> Any:
-        try:
-            found = await self._core.writer.call(message)
-        except NotRunning as gone:
-            raise RuntimeClosed(NOT_OPEN) from gone
-        if isinstance(found, CantripError):
-            raise found
-        return found
 
     # Submissions
 
@@ -561,15 +552,15 @@ class Scheduler:
 
     async def submit(self, row: SubmissionRow) -> bool:
         """Add a submission, and let all processes look for it; return False if one with its id waits."""
-        is_new = await self._call(ChangeSubmission(row, is_new=True))
+        is_new = await self._core.in_writer(lambda writer: writer.add_submission(row))
         if is_new:
             self._inboxes.notify_processes()
             self.wake()
-        return bool(is_new)
+        return is_new
 
     async def drop_submission(self, row: SubmissionRow) -> bool:
         """Remove a submission; return False if exactly this one does not wait any more."""
-        return bool(await self._call(ChangeSubmission(row, is_new=False)))
+        return await self._core.in_writer(lambda writer: writer.drop_submission(row))
 
     # Schedules
 
