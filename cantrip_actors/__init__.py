@@ -40,10 +40,13 @@ if TYPE_CHECKING:
     )
     from cantrip_actors.records.records import Observation
     from cantrip_actors.records.turn import Turn, TurnMetadata
-    from cantrip_actors.runtime import BlockingEntity, BlockingRuntime, Entity, Episode, Runtime
     from cantrip_actors.runtime.entity.upgrades import Move
     from cantrip_actors.runtime.events.events import Subscription
+    from cantrip_actors.runtime.face.blocking import BlockingEntity, BlockingRuntime
+    from cantrip_actors.runtime.face.entity import Entity
+    from cantrip_actors.runtime.face.episode import Episode
     from cantrip_actors.runtime.face.run import EpisodeRun
+    from cantrip_actors.runtime.face.runtime import Runtime
     from cantrip_actors.runtime.face.work import NoAnswer, Receipt, Work
     from cantrip_actors.runtime.nodes.membership import Node
     from cantrip_actors.runtime.people.request import Request
@@ -404,16 +407,13 @@ _HOMES = {
         "ask_first",
         "wrap",
     ),
-    "cantrip_actors.runtime": (
-        "BlockingEntity",
-        "BlockingRuntime",
-        "Entity",
-        "Episode",
-        "Runtime",
-    ),
     "cantrip_actors.runtime.events.events": ("Subscription",),
     "cantrip_actors.runtime.nodes.membership": ("Node",),
+    "cantrip_actors.runtime.face.blocking": ("BlockingEntity", "BlockingRuntime"),
+    "cantrip_actors.runtime.face.entity": ("Entity",),
+    "cantrip_actors.runtime.face.episode": ("Episode",),
     "cantrip_actors.runtime.face.run": ("EpisodeRun",),
+    "cantrip_actors.runtime.face.runtime": ("Runtime",),
     "cantrip_actors.runtime.face.work": ("NoAnswer", "Receipt", "Work"),
     "cantrip_actors.runtime.people.request": ("Request",),
     "cantrip_actors.runtime.people.requests": ("RequestFeed", "RequestSource"),

@@ -41,11 +41,11 @@ def acp(
 
         import anyio
 
+        from cantrip_actors import Runtime
         from cantrip_actors.acp.self_check import check_agent
         from cantrip_actors.acp.stdio import run_agent
         from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key
-        from cantrip_actors.runtime import Runtime
 
         (cantrip,) = load_cantrips(loom, [recipe])
         if messages is None or answers is None:

@@ -83,9 +83,9 @@ def serve(
 
         import anyio
 
+        from cantrip_actors import Runtime
         from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key
-        from cantrip_actors.runtime import Runtime
 
         configure_logs(whole=True)
         server = import_extra("cantrip_actors.mcp_server", "mcp", "cantrip mcp")

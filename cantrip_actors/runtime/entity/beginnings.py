@@ -396,10 +396,9 @@ class Beginnings:
         """Return a waiter for the first episode of a long-lived entity: a handle may ask for it much later."""
         if not cell.plan.lasting:
             return None
-        waiter = self._tree.inboxes.attach(cell).expect("", Waiter(cell.context_variables))
-        waiter.callers = 0
-        waiter.is_recorded = True  # the first intent is not mail, so no later incarnation takes it
-        return waiter
+        # the first intent is not mail, so no later incarnation takes it
+        first = Waiter(cell.context_variables, callers=0, is_recorded=True)
+        return self._tree.inboxes.attach(cell).expect("", first)
 
     async def _claim_name(self, name: str, tenant: str, lease: str) -> None:
         """Claim a name, so that no other process can use it before this entity has begun. Raises NameTaken."""

@@ -341,6 +341,13 @@ class BlockingSubscription(_BlockingFeed[EntityEvent]):
     """`Subscription` or `EventFeed` without `await`: `for event in runtime.events(): …`, in a thread of yours."""
 
 
+def _return_events(
+    method: Callable[Concatenate[S, P], _Feed[EntityEvent]],
+) -> Callable[Concatenate[_Blocking[S], P], BlockingSubscription]:
+    """Return a blocking version of a method that returns events."""
+    return _wrap_result(BlockingSubscription, method)
+
+
 class BlockingRequestFeed(_BlockingFeed[Request]):
     """`RequestFeed` without `await`: `for request in runtime.requests(follow=True): …`, in a thread of yours."""
 
@@ -375,7 +382,7 @@ class BlockingCluster(_Blocking[Cluster]):
     free = _call_blocking(Cluster.free)
     use_release = _call_blocking(Cluster.use_release)
 
-    events = _wrap_result(BlockingSubscription, Cluster.events)
+    events = _return_events(Cluster.events)
 
 
 class BlockingHeldServer(_Blocking[HeldServer]):
@@ -410,7 +417,7 @@ class BlockingEpisodeRun(_Blocking[EpisodeRun[Answer_co]], Generic[Answer_co]):
 
     entity_id: _Value[str] = _Value()
     position: _Value[str] = _Value()
-    events = _wrap_result(BlockingSubscription, EpisodeRun.events)
+    events = _return_events(EpisodeRun.events)
     text = _wrap_result(BlockingText, EpisodeRun.text)
     result = _call_blocking(EpisodeRun[Answer_co].result)
 
@@ -448,7 +455,7 @@ class BlockingWork(_Blocking[Work[Answer_co]], Generic[Answer_co]):
     check = _call_in_loop(Work.check)
     result = _call_blocking(Work[Answer_co].result)
     episode = _call_blocking(Work[Answer_co].episode)
-    events = _wrap_result(BlockingSubscription, Work.events)
+    events = _return_events(Work.events)
     withdraw = _call_blocking(Work.withdraw)
     cancel = _call_blocking(Work.cancel)
 
@@ -516,16 +523,9 @@ class BlockingSubmission(BlockingWork):
     withdraw = _call_blocking(Submission.withdraw)
 
 
-def _wrap_work(work: Work | None, portal: Portal) -> BlockingWork | None:
-    return None if work is None else _wrap_known_work(work, portal)
-
-
-def _wrap_found(found: Entity | None, portal: Portal) -> BlockingEntity | None:
-    return None if found is None else BlockingEntity(found, portal)
-
-
-def _wrap_submission(found: Submission | None, portal: Portal) -> BlockingSubmission | None:
-    return None if found is None else BlockingSubmission(found, portal)
+def _or_none(wrap: Callable[[T, Portal], R]) -> Callable[[T | None, Portal], R | None]:
+    """Return a version of `wrap` that leaves None as it is."""
+    return lambda inner, portal: None if inner is None else wrap(inner, portal)
 
 
 def _wrap_submissions(page: Page[Submission], portal: Portal) -> Page[BlockingSubmission]:
@@ -594,6 +594,8 @@ class BlockingRuntime(_Blocking[Runtime]):
     loom: _Value[Loom] = _Value()
     shown_loom: _Value[Loom] = _Value()
     telemetry: _Value[Instrument | None] = _Value()
+    cantrips: _Value[Sequence[Cantrip]] = _Value()
+    not_resumed: _Value[Mapping[str, str]] = _Value()
 
     @contextmanager
     def use_server(self, server: ToolServer) -> Iterator[BlockingHeldServer]:
@@ -606,16 +608,6 @@ class BlockingRuntime(_Blocking[Runtime]):
     def cluster(self) -> BlockingCluster:
         """The nodes of the loom, as `Runtime.cluster`."""
         return BlockingCluster(self._inner.cluster, self._portal)
-
-    @property
-    def cantrips(self) -> Sequence[Cantrip]:
-        """The cantrips that the runtime offers, as `Runtime.cantrips`."""
-        return self._inner.cantrips
-
-    @property
-    def not_resumed(self) -> Mapping[str, str]:
-        """The entities that `recover="resume"` did not resume, as `Runtime.not_resumed`."""
-        return self._inner.not_resumed
 
     def tenant(self, name: str) -> BlockingRuntime:
         """Return this runtime as a tenant sees it, as `Runtime.tenant`."""
@@ -634,7 +626,7 @@ class BlockingRuntime(_Blocking[Runtime]):
     set_allowance = _call_in_loop(Runtime.set_allowance)
     check_allowance = _call_blocking(Runtime.check_allowance)
     submit = _wrap_result(BlockingSubmission, Runtime.submit)
-    submission = _wrap_result(_wrap_submission, Runtime.submission)
+    submission = _wrap_result(_or_none(BlockingSubmission), Runtime.submission)
     get_submission = _wrap_result(BlockingSubmission, Runtime.get_submission)
     serve = _call_blocking(Runtime.serve)
     invoke = _return_entity(Runtime.invoke)
@@ -655,12 +647,12 @@ class BlockingRuntime(_Blocking[Runtime]):
     deliver = _call_blocking(Runtime.deliver)
     schedule = _wrap_result(BlockingSchedule, Runtime.schedule)
     schedules = _wrap_result(_wrap_schedules, Runtime.schedules)
-    find = _wrap_result(_wrap_found, Runtime.find)
-    entity = _wrap_result(_wrap_found, Runtime.entity)
+    find = _wrap_result(_or_none(BlockingEntity), Runtime.find)
+    entity = _wrap_result(_or_none(BlockingEntity), Runtime.entity)
     get_entity = _wrap_result(BlockingEntity, Runtime.get_entity)
-    begun_with = _wrap_result(_wrap_found, Runtime.begun_with)
+    begun_with = _wrap_result(_or_none(BlockingEntity), Runtime.begun_with)
     has_mail = _call_in_loop(Runtime.has_mail)
-    work = _wrap_result(_wrap_work, Runtime.work)
+    work = _wrap_result(_or_none(_wrap_known_work), Runtime.work)
     get_work = _wrap_result(_wrap_known_work, Runtime.get_work)
     receipt = _wrap_result(BlockingWork, Runtime.receipt)
 
@@ -672,18 +664,7 @@ class BlockingRuntime(_Blocking[Runtime]):
         """
         return self._portal.call(partial(function, self._inner, *args, **named))
 
-    def events(
-        self,
-        wanted: Callable[[EntityEvent], bool] | None = None,
-        *,
-        entity: str | None = None,
-        deltas: bool = False,
-        after: str | None = None,
-    ) -> BlockingSubscription:
-        """Subscribe to the events of all entities, as `Runtime.events`, to iterate in a thread of yours."""
-        work = partial(self._inner.events, wanted, entity=entity, deltas=deltas, after=after)
-        return BlockingSubscription(self._portal.call(work), self._portal)
-
+    events = _return_events(Runtime.events)
     watch = _wrap_result(_wrap_stop, Runtime.watch)
     watch_actors = _wrap_result(_wrap_stop, Runtime.watch_actors)
     would_adopt = _call_in_loop(Runtime.would_adopt)

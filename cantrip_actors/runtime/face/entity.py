@@ -28,7 +28,7 @@ from cantrip_actors.runtime.entity.launcher import unload_when_idle
 from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.log_feed import EventFeed, LogFeed, follow_turns
 from cantrip_actors.runtime.face.episode import Episode, make_episode
-from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition
+from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition, read_event_id
 from cantrip_actors.runtime.face.work import Work, check_timeout
 from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
@@ -579,10 +579,7 @@ class Entity(Generic[Answer_co]):
         """
         tree, cell = self._tree, self._find_cell()
         if after is not None:
-            begin = EventId.parse(after) if isinstance(after, str) else None
-            if begin is None:
-                raise InvalidIntent(f"events: after: expected the id of an event, or '0', got {after!r}")
-            return EventFeed(tree, self._id, begin, deltas=deltas)
+            return EventFeed(tree, self._id, read_event_id(after), deltas=deltas)
         if cell is None:
             return tree.bus.subscribe(entity_id=self._id, deltas=deltas, has_ended=self._has_ended)
         first = () if cell.start is None else tree.make_events(cell.start.records)

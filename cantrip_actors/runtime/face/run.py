@@ -26,6 +26,14 @@ from cantrip_actors.terms.errors import CantripError, InvalidIntent, LoomError
 BEGINNING: Final = EventId()
 
 
+def read_event_id(text: object) -> EventId:
+    """Return the position that the id of an event names. Raises InvalidIntent."""
+    event = EventId.parse(text) if isinstance(text, str) else None
+    if event is None:
+        raise InvalidIntent(f"events: after: expected the id of an event, or '0', got {text!r}")
+    return event
+
+
 @dataclass(frozen=True, slots=True)
 class RunPosition:
     """A position in a run, as `EpisodeRun.position` writes it; `entity_id` is None for the id of an event alone."""

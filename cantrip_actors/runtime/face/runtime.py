@@ -52,7 +52,7 @@ from cantrip_actors.runtime.face.batch import cast_all
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.episode import Episode
 from cantrip_actors.runtime.face.owner import Owner
-from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition
+from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition, read_event_id
 from cantrip_actors.runtime.face.system import System, read_system
 from cantrip_actors.runtime.face.work import Work
 from cantrip_actors.runtime.loom.allowances import AllowancePeriod
@@ -68,7 +68,6 @@ from cantrip_actors.runtime.time.schedules import Schedule, Schedules
 from cantrip_actors.runtime.time.submissions import SUBMITTED, Submission, find_submission, list_submissions, submit
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.events import EntityEvent
-from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import (
     check,
@@ -117,6 +116,7 @@ Recover = Literal["list", "resume", "abandon"]
 Redact = Literal["exports", "at_rest"]
 
 T = TypeVar("T")
+Named = TypeVar("Named", Queue, Webhook)
 
 DAY = 86_400.0
 
@@ -322,8 +322,8 @@ class Runtime:
             seal_key=seal_key,
             instrument=telemetry,
             node=node,
-            queues=_check_queues(queues),
-            webhooks=_check_webhooks(webhooks),
+            queues=_check_named("queues", queues, Queue),
+            webhooks=_check_named("webhooks", webhooks, Webhook),
             dependencies=dependencies,
             make_casts=Beginnings,
         )
@@ -1134,16 +1134,10 @@ class Runtime:
         check(wanted is None or callable(wanted), "wanted", "a function of an event", wanted)
         check_kind("entity", entity, str | None, "the id of an entity")
         if after is not None:
-            begin = EventId.parse(after) if isinstance(after, str) else None
-            check(begin is not None, "events: after", "the id of an event, or '0'", after, InvalidIntent)
-            check(
-                entity is None and not deltas,
-                "events: after",
-                "neither entity nor deltas with it",
-                after,
-                InvalidIntent,
-            )
-            return LoomFeed(self._tree, self.loom, begin or EventId(), wanted)
+            begin = read_event_id(after)
+            if entity is not None or deltas:
+                raise InvalidIntent(f"events: after: expected neither entity nor deltas with it, got {after!r}")
+            return LoomFeed(self._tree, self.loom, begin, wanted)
         own = wanted if self._tenant is None else self._select_own(wanted)
         return self._tree.bus.subscribe(own, entity_id=entity, deltas=deltas)
 
@@ -1419,23 +1413,18 @@ def _explain_unclear(tree: Tree, facts: EntityFacts) -> str:
     return "it had dependencies that no cantrip of this process has: resume it with cantrip=…"
 
 
-def _check_webhooks(webhooks: Iterable[Webhook]) -> list[Webhook]:
-    check_kind("webhooks", webhooks, Iterable, "a list of Webhook(…)")
-    checked = list(webhooks)
-    for webhook in checked:
-        check_kind("webhooks", webhook, Webhook, "a list of Webhook(…)")
-    names = [webhook.name for webhook in checked]
-    check(len({*names}) == len(names), "webhooks", "each name or URL once", names)
-    return checked
+def _check_named(what: str, values: Iterable[Named], kind: type[Named]) -> list[Named]:
+    """Return queues or webhooks as a list. Raises ValueError unless they are of that kind, and each name is there once.
 
-
-def _check_queues(queues: Iterable[Queue]) -> list[Queue]:
-    check_kind("queues", queues, Iterable, "a list of Queue(…)")
-    found = list(queues)
-    for one in found:
-        check_kind("queues", one, Queue, "a list of Queue(…)")
-    names = [one.name for one in found]
+    The name of a webhook without one is its URL.
+    """
+    expected = f"a list of {kind.__name__}(…)"
+    check_kind(what, values, Iterable, expected)
+    checked = list(values)
+    for value in checked:
+        check_kind(what, value, kind, expected)
+    names = [value.name for value in checked]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise ValueError(f"queues: expected each name once, got {', '.join(map(repr, twice))} several times")
-    return found
+        raise ValueError(f"{what}: expected each name once, got {', '.join(map(repr, twice))} several times")
+    return checked

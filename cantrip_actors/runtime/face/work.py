@@ -26,15 +26,14 @@ from cantrip_actors.machine.project import (
 from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.face.episode import Episode, make_episode
-from cantrip_actors.runtime.face.run import BEGINNING, RunEvents
+from cantrip_actors.runtime.face.run import BEGINNING, RunEvents, read_event_id
 from cantrip_actors.runtime.mail.inboxes import is_open
 from cantrip_actors.runtime.people.request import Request
-from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import check, check_name, check_texts, is_finite
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.errors import CantripError, EntityEnded, InvalidIntent, LoomError, UnfinishedWork
+from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, UnfinishedWork
 from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.outcome import Outcome
@@ -241,9 +240,7 @@ class Work(Generic[Answer_co]):
         while this process runs the entity. It ends without events if the intent is withdrawn or refused. Raises
         InvalidIntent for a text that is no id; iterating raises LoomError.
         """
-        position = BEGINNING if after is None else EventId.parse(after)
-        if position is None:
-            raise InvalidIntent(f"events: after: expected the id of an event, got {after!r}")
+        position = BEGINNING if after is None else read_event_id(after)
         feed = EventFeed(self._tree, self.entity_id, BEGINNING, deltas=deltas)
         return RunEvents(feed, self._intent_key, self._has_no_episode, position, self._begins)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
@@ -41,40 +42,27 @@ def read_mail(store: Store, root: str) -> tuple[Sequence[Pending], bool]:
     return mail, len(mail) == most
 
 
+@dataclass(slots=True, eq=False)
 class Waiter:
     """A caller that waits for an episode, and gets an outcome or an error."""
 
-    __slots__ = (
-        "began",
-        "callers",
-        "context_variables",
-        "error",
-        "is_forgotten",
-        "is_recorded",
-        "is_sender",
-        "outcome",
-        "settled",
-        "since",
-    )
-
-    def __init__(self, context_variables: ContextVariables = (), *, is_sender: bool = False) -> None:
-        self.settled = OneShotEvent()
-        self.began = anyio.current_time()
-        """When the caller began to wait, in event loop time."""
-        self.is_recorded = False
-        """Whether the intent is in the log."""
-        self.callers = 0 if is_sender else 1
-        """How many callers wait. With 0, only a handle has this waiter, and the entity may be unloaded."""
-        self.is_sender = is_sender
-        """Whether it has the context variables of a sender that does not wait, until the intent is taken."""
-        self.is_forgotten = False
-        """Whether the entity was unloaded while no caller waited: a caller that comes later needs another waiter."""
-        self.outcome: Outcome | None = None
-        self.error: CantripError | None = None
-        self.context_variables = context_variables
-        """The context variables of the caller, for the gates and crystals that work for it."""
-        self.since: float | None = None
-        """When a check first found that no entity loaded here works for this caller, in event loop time."""
+    context_variables: ContextVariables = ()
+    """The context variables of the caller, for the gates and crystals that work for it."""
+    callers: int = 1
+    """How many callers wait. With 0, only a handle has this waiter, and the entity may be unloaded."""
+    is_sender: bool = False
+    """Whether it has the context variables of a sender that does not wait, until the intent is taken."""
+    is_recorded: bool = False
+    """Whether the intent is in the log."""
+    is_forgotten: bool = False
+    """Whether the entity was unloaded while no caller waited: a caller that comes later needs another waiter."""
+    settled: OneShotEvent = field(default_factory=OneShotEvent)
+    outcome: Outcome | None = None
+    error: CantripError | None = None
+    began: float = field(default_factory=anyio.current_time)
+    """When the caller began to wait, in event loop time."""
+    since: float | None = None
+    """When a check first found that no entity loaded here works for this caller, in event loop time."""
 
     def settle(self, outcome: Outcome | None, error: CantripError | None = None) -> None:
         """Give the caller an outcome or an error, and let it continue."""
@@ -97,25 +85,6 @@ class Inbox:
     loaded here, notifies its actor. `notify_processes` is called at the end of an episode for which no caller in this
     process waits: a caller in another process may wait for it.
     """
-
-    __slots__ = (
-        "_arrived",
-        "_claimed",
-        "_control",
-        "_has_more",
-        "_intents",
-        "_is_signalled",
-        "_known",
-        "_listeners",
-        "_load",
-        "_notify_processes",
-        "_waiters",
-        "is_answered",
-        "is_watched",
-        "position",
-        "posts",
-        "signal",
-    )
 
     def __init__(
         self, load: Callable[[], Awaitable[tuple[Sequence[Pending], bool]]], notify_processes: Callable[[], object]

@@ -340,7 +340,7 @@ class Inboxes:
         variables = self._core.capture_variables() if mail.kind == "intent" else ()
         if not variables:
             return None
-        return self.get_inbox(mail.entity_id).expect(mail.key, Waiter(variables, is_sender=True))
+        return self.get_inbox(mail.entity_id).expect(mail.key, Waiter(variables, callers=0, is_sender=True))
 
     async def can_hint(self) -> bool:
         """Return whether the loom has nodes that receive hints."""
