@@ -160,7 +160,7 @@ class Tree(Core):
         self.questions = Questions(self, self.inboxes)
         self.requests = Requests(self, self.inboxes, self.bus)
         self.tool_servers = ToolServers(
-            self._report_progress, self.requests.elicitations.elicit, self._report_change, self._report_fact
+            self._report_progress, self.requests.elicitations.elicit, self._report_change, self.report
         )
         self.allowances = Allowances(self)
         self.scheduler = Scheduler(self, self.inboxes, make_casts(self), queues)

@@ -294,8 +294,8 @@ class EntityActor(Actor):
         cell = self._cell
         cell.episode = None
         await self._performer.notify_end(outcome)
-        if (instrument := self._environment.instrument) is not None and cell.caller.sent:
-            instrument.noted(MailSettled(cell.caller.sent, self._recorder.make_moment().at))
+        if cell.caller.sent:
+            self._environment.core.report(MailSettled(cell.caller.sent, self._recorder.make_moment().at))
 
     # Rest
 

@@ -157,14 +157,12 @@ class StepRecorder:
             cell.ledger.add(usage)
 
     def _note_taken(self, mails: Sequence[Mail]) -> None:
-        instrument = self._environment.instrument
+        core = self._environment.core
         for mail in mails:
             if mail.dependencies is not None:
-                self._environment.core.cantrips.forget_sent(mail.entity_id, mail.key)
-        if mails and instrument is not None:
-            at = self.make_moment().at
-            for mail in mails:
-                instrument.noted(MailTaken(mail.kind, mail.at, at))
+                core.cantrips.forget_sent(mail.entity_id, mail.key)
+            if core.instrument is not None:
+                core.report(MailTaken(mail.kind, mail.at, self.make_moment().at))
 
     async def resume_spans(self, last_exit: ExitReason | None) -> None:
         """Continue the spans of an episode after a restart of its actor, or begin new ones in another process."""

@@ -341,13 +341,6 @@ class BlockingSubscription(_BlockingFeed[EntityEvent]):
     """`Subscription` or `EventFeed` without `await`: `for event in runtime.events(): …`, in a thread of yours."""
 
 
-def _return_events(
-    method: Callable[Concatenate[S, P], _Feed[EntityEvent]],
-) -> Callable[Concatenate[_Blocking[S], P], BlockingSubscription]:
-    """Return a blocking version of a method that returns events."""
-    return _wrap_result(BlockingSubscription, method)
-
-
 class BlockingRequestFeed(_BlockingFeed[Request]):
     """`RequestFeed` without `await`: `for request in runtime.requests(follow=True): …`, in a thread of yours."""
 
@@ -382,7 +375,7 @@ class BlockingCluster(_Blocking[Cluster]):
     free = _call_blocking(Cluster.free)
     use_release = _call_blocking(Cluster.use_release)
 
-    events = _return_events(Cluster.events)
+    events = _wrap_result(BlockingSubscription, Cluster.events)
 
 
 class BlockingHeldServer(_Blocking[HeldServer]):
@@ -417,7 +410,7 @@ class BlockingEpisodeRun(_Blocking[EpisodeRun[Answer_co]], Generic[Answer_co]):
 
     entity_id: _Value[str] = _Value()
     position: _Value[str] = _Value()
-    events = _return_events(EpisodeRun.events)
+    events = _wrap_result(BlockingSubscription, EpisodeRun.events)
     text = _wrap_result(BlockingText, EpisodeRun.text)
     result = _call_blocking(EpisodeRun[Answer_co].result)
 
@@ -455,7 +448,7 @@ class BlockingWork(_Blocking[Work[Answer_co]], Generic[Answer_co]):
     check = _call_in_loop(Work.check)
     result = _call_blocking(Work[Answer_co].result)
     episode = _call_blocking(Work[Answer_co].episode)
-    events = _return_events(Work.events)
+    events = _wrap_result(BlockingSubscription, Work.events)
     withdraw = _call_blocking(Work.withdraw)
     cancel = _call_blocking(Work.cancel)
 
@@ -664,7 +657,18 @@ class BlockingRuntime(_Blocking[Runtime]):
         """
         return self._portal.call(partial(function, self._inner, *args, **named))
 
-    events = _return_events(Runtime.events)
+    def events(
+        self,
+        wanted: Callable[[EntityEvent], bool] | None = None,
+        *,
+        entity: str | None = None,
+        deltas: bool = False,
+        after: str | None = None,
+    ) -> BlockingSubscription:
+        """Subscribe to the events of all entities, as `Runtime.events`, to iterate in a thread of yours."""
+        work = partial(self._inner.events, wanted, entity=entity, deltas=deltas, after=after)
+        return BlockingSubscription(self._portal.call(work), self._portal)
+
     watch = _wrap_result(_wrap_stop, Runtime.watch)
     watch_actors = _wrap_result(_wrap_stop, Runtime.watch_actors)
     would_adopt = _call_in_loop(Runtime.would_adopt)

@@ -174,12 +174,13 @@ class Core:
         try:
             grant = await self.in_store(work)
         except LoomError:
-            self._report_fact(StoreFailed())
+            self.report(StoreFailed())
             raise
-        self._report_fact(Drawn(name, is_refused=bool(ask.requests and not grant.requests)))
+        self.report(Drawn(name, is_refused=bool(ask.requests and not grant.requests)))
         return grant
 
-    def _report_fact(self, fact: Fact) -> None:
+    def report(self, fact: Fact) -> None:
+        """Report a fact that no record contains to the instrument, if there is one."""
         if self.instrument is not None:
             self.instrument.noted(fact)
 
@@ -188,23 +189,22 @@ class Core:
     @property
     def store(self) -> Store:
         """The store of the loom. Raises RuntimeClosed before it is opened."""
-        if self._opened is None:
-            raise RuntimeClosed(NOT_OPEN)
-        return self._opened.store
+        return self._get_opened().store
 
     @property
     def loom(self) -> Loom:
         """The loom. Raises RuntimeClosed before it is opened."""
-        if self._opened is None:
-            raise RuntimeClosed(NOT_OPEN)
-        return self._opened.loom
+        return self._get_opened().loom
 
     @property
     def access(self) -> StoreAccess:
         """The way to the store. Raises RuntimeClosed before it is opened."""
+        return self._get_opened().access
+
+    def _get_opened(self) -> _Opened:
         if self._opened is None:
             raise RuntimeClosed(NOT_OPEN)
-        return self._opened.access
+        return self._opened
 
     async def in_store(self, work: Callable[[], T], /) -> T:
         """Return the result of `work`, which reads the store and makes at most one change, as its last use of it."""

@@ -24,7 +24,7 @@ from cantrip_actors.machine.placement import Candidate, Take, can_any_run
 from cantrip_actors.machine.project import Life
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.ends import leave_tree
-from cantrip_actors.runtime.events.instrument import Instrument, RenewedLate, TakenOver
+from cantrip_actors.runtime.events.instrument import RenewedLate, TakenOver
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.mail.inboxes import HINTED, POLL_INTERVAL
@@ -80,9 +80,8 @@ class NodeActor(Actor):
         with contextlib.suppress(LoomError):  # logged at the next start
             for risk in await self._core.in_store(self._core.store.risks):
                 _log.warning(risk, node=self._membership.node.name)
-        if self._core.instrument is not None:  # the counters of a node exist from its start
-            self._core.instrument.noted(TakenOver(0))
-            self._core.instrument.noted(RenewedLate(0))
+        self._core.report(TakenOver(0))  # the counters of a node exist from its start
+        self._core.report(RenewedLate(0))
         self.send_every(self._membership.node.beat, _BEAT)
         self.ref.send(_BEAT)
 
@@ -126,7 +125,7 @@ class NodeActor(Actor):
             _log.info("entities without an owner were taken over", **fields)
             self._taken = 0
         if core.instrument is not None:
-            self._report(core.instrument, found)
+            self._report(found)
 
     def _publish_unclear(self) -> None:
         """Publish to all nodes the cantrip contents that are ambiguous on this node; log a change."""
@@ -157,7 +156,7 @@ class NodeActor(Actor):
         for cell in itertools.islice(idle, many):
             leave_tree(self._core, cell)
 
-    def _report(self, instrument: Instrument, found: _Survey) -> None:
+    def _report(self, found: _Survey) -> None:
         """Report the results of this poll to the instrument."""
         membership = self._membership
         seen = membership.state.seen
@@ -167,7 +166,7 @@ class NodeActor(Actor):
         membership.unowned = UnownedCount(len(found.unowned), stranded, found.quarantined, polls * membership.node.beat)
         late = membership.take_late()
         if late:
-            instrument.noted(RenewedLate(late))
+            self._core.report(RenewedLate(late))
 
     async def _take(self, entity_id: str) -> None:
         is_living = False
@@ -178,8 +177,7 @@ class NodeActor(Actor):
                     is_loaded = await self._load(entity_id, is_placed=True)
             if is_loaded:
                 self._taken += 1
-                if self._core.instrument is not None:
-                    self._core.instrument.noted(TakenOver(1))
+                self._core.report(TakenOver(1))
             is_living = self._core.living.get(entity_id) is not None
         finally:
             self._membership.advance(LoadEnded(entity_id, is_living))

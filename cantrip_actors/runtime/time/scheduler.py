@@ -447,8 +447,8 @@ class Scheduler:
 
     def _note_fired(self, now: float, due: float | None) -> None:
         """Report how late a firing is."""
-        if self._core.instrument is not None and due is not None:
-            self._core.instrument.noted(Fired(max(0.0, now - due)))
+        if due is not None:
+            self._core.report(Fired(max(0.0, now - due)))
 
     def _address(self, schedule: Scheduled, now: float) -> str:
         try:
