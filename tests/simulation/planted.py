@@ -108,7 +108,7 @@ def begin_children_again() -> Iterable[Patch]:
 
     async def make_child(self: Delegation, index: int) -> Any:
         action = self._action
-        return await self._maker.get_child_cell(self._parent, action.turn_id, action.children[index], None)
+        return await self._parent.make_child(action.turn_id, action.children[index], None)
 
     yield patch.object(Delegation, "_make_child", make_child)
 

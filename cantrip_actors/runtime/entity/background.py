@@ -23,18 +23,16 @@ from cantrip_actors.machine.delegate import make_wait_answer, plan_children, ren
 from cantrip_actors.machine.events import Begin, ChildOutcome, Observed, Returned, Steering
 from cantrip_actors.machine.state import BackgroundChild, Phase
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import ChildStarted, Observation
+from cantrip_actors.records.records import Observation
 from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.entity.delegation import ChildMaker, describe_outcome, read_outcome
-from cantrip_actors.runtime.entity.ends import end_trees, wait_for_stopped
+from cantrip_actors.runtime.entity.delegation import Parent, describe_outcome, read_outcome
+from cantrip_actors.runtime.entity.ends import end_trees
 from cantrip_actors.runtime.entity.environment import Environment
-from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.terms.bounds import measure_share
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.own_gate_names import CANCEL_CHILD, INTERRUPT_CHILD, LIST_CHILDREN, WAIT_FOR_CHILDREN
-from supervisors import Children, Shutdown
 
 SHOWN: Final = 200
 """Characters of a child's intent that `list_children` shows."""
@@ -43,30 +41,14 @@ SHOWN: Final = 200
 class BackgroundChildren:
     """The background children of one incarnation of an entity.
 
-    Args:
-        parent: the entity.
-        environment: the parts of the runtime.
-        recorder: the entity's state.
-        maker: makes the cells of children.
-        children: the nursery of the entity's actor.
-        interrupt: cuts the query short that the entity makes; without effect if it makes none.
+    `interrupt` cuts the query short that the entity makes; it has no effect if it makes none.
     """
 
-    def __init__(
-        self,
-        parent: Cell,
-        *,
-        environment: Environment,
-        recorder: StepRecorder,
-        maker: ChildMaker,
-        children: Children,
-        interrupt: Callable[[], None],
-    ) -> None:
+    def __init__(self, parent: Parent, environment: Environment, interrupt: Callable[[], None]) -> None:
         self._parent = parent
+        self._cell = parent.cell
+        self._recorder = parent.recorder
         self._environment = environment
-        self._recorder = recorder
-        self._maker = maker
-        self._nursery = children
         self._interrupt = interrupt
         self._cells: dict[str, Cell] = {}
         """The children that were started here, by their ids, the first one first."""
@@ -103,18 +85,18 @@ class BackgroundChildren:
             return
         for child_id in reversed(list(self._cells)):
             if child_id not in state.background:
-                await self._stop(self._cells.pop(child_id), "cancelled")
+                await self._parent.stop(self._cells.pop(child_id), "cancelled")
         for child_id, child in list(state.background.items()):
             if child_id not in self._cells and child_id not in self._lost:
                 await self._load(child_id, child)
         if state.undone:  # the process may have died before it had ended them
             wanted = {*state.background, *(child.child_id for child in state.turn.children)}
-            below = await core.in_store(partial(core.loom.below, self._parent.entity_id))
+            below = await core.in_store(partial(core.loom.below, self._cell.entity_id))
             await end_trees(core, [child for child in below if child not in wanted], "its parent's intent was undone")
         self._note_answers(are_left=self.has_answers)
 
     async def _load(self, child_id: str, child: BackgroundChild) -> None:
-        plan, images = self._parent.plan, self._recorder.state.conversation.images
+        plan, images = self._cell.plan, self._recorder.state.conversation.images
         gate = plan.gates.get(child.call.gate)
         unavailable = Refused(plan.circle.unavailable(child.call.gate))
         planned = unavailable if gate is None else plan_children(plan, gate, child.call, images)
@@ -123,7 +105,7 @@ class BackgroundChildren:
             return
         try:
             request = planned[child.place]
-            cell = await self._maker.get_child_cell(self._parent, child.turn_id, request, child_id)
+            cell = await self._parent.maker.get_child_cell(self._cell, child.turn_id, request, child_id)
         except LoomError:
             raise
         except CantripError as error:
@@ -147,32 +129,17 @@ class BackgroundChildren:
         for index, child in enumerate(action.children):
             known = action.started.get(index)  # from before a crash: `resume` has started it
             if known is None:
-                try:
-                    cells[index] = cell = await self._maker.get_child_cell(self._parent, action.turn_id, child, None)
-                    known = cell.entity_id
-                except LoomError:
-                    raise
-                except CantripError as error:
-                    outcomes.append(ChildOutcome(None, f"child cannot be cast: {error}"))
+                cell = await self._parent.make_child(action.turn_id, child, None)
+                if isinstance(cell, ChildOutcome):
+                    outcomes.append(cell)
                     continue
+                cells[index], known = cell, cell.entity_id
             outcomes.append(ChildOutcome(known))
         with anyio.CancelScope(shield=True):  # once they are recorded, they are under way
-            await self._begin(action, cells)
+            await self._parent.record_beginnings(action, cells)
+            for index, cell in cells.items():
+                await self._start(cell, action.children[index])
         return Returned(tuple(outcomes))
-
-    async def _begin(self, action: Spawn, cells: dict[int, Cell]) -> None:
-        parent = self._parent
-        trace = None if parent.spans is None else parent.spans.trace
-        begun = [
-            ChildStarted(
-                parent.entity_id, action.turn_id, action.call.id, cell.entity_id, index, trace, background=True
-            )
-            for index, cell in cells.items()
-        ]
-        if begun:
-            await self._recorder.record(begun)
-        for index, cell in cells.items():
-            await self._start(cell, action.children[index])
 
     async def _start(self, cell: Cell, child: Child) -> None:
         self._cells[cell.entity_id] = cell
@@ -181,27 +148,26 @@ class BackgroundChildren:
         if not cell.is_over:
             self._environment.core.living.note_background(cell.entity_id)
             cell.ending.listen(partial(self._note_end, cell.entity_id))
-            with anyio.CancelScope(shield=True):  # a cancelled start would end the child
-                await self._maker.start_child(cell, self._nursery)
+            await self._parent.start(cell)
 
     def _note_end(self, child_id: str) -> None:
         self._news.set()
         self._note_answers(are_left=True)
-        if self._parent.inbox is not None:
-            self._parent.inbox.notify_actor()
+        if self._cell.inbox is not None:
+            self._cell.inbox.notify_actor()
         if child_id in self._urgent:
             self._interrupt()
 
     def _note_answers(self, *, are_left: bool) -> None:
         """Note whether answers are left: an entity that rests is not unloaded then."""
-        if self._parent.inbox is not None:
-            self._parent.inbox.is_answered = are_left
+        if self._cell.inbox is not None:
+            self._cell.inbox.is_answered = are_left
 
     # Answers
 
     def find_intent(self) -> Begin | None:
         """Return the intent with which the entity, which rests, takes the answers of its children; None without any."""
-        if not self.has_answers or self._parent.leaves_when_idle or self._environment.core.is_draining:
+        if not self.has_answers or self._cell.leaves_when_idle or self._environment.core.is_draining:
             return None
         ended = next(filter(self._has_ended, self._under_way))
         return Begin("Children that worked in the background have ended.", key=ended, sender=ended)
@@ -256,7 +222,7 @@ class BackgroundChildren:
 
     def _make_mail(self, action: Contact) -> Mail:
         """Return the mail to a child, which is posted with the record of the call."""
-        parent, args, name = self._parent, action.args, action.gate.name
+        parent, args, name = self._cell, action.args, action.gate.name
         inboxes, child_id, root = self._environment.inboxes, args["child"], parent.root.entity_id
         post = partial(
             inboxes.make_mail,
@@ -276,7 +242,7 @@ class BackgroundChildren:
         gate, call = action.gate, action.call
         try:
             for child_id in named:
-                await self._environment.questions.check(self._parent.entity_id, child_id)
+                await self._environment.questions.check(self._cell.entity_id, child_id)
         except AskCycle as cycle:
             return Observed(Observation(gate.name, call.args, f"{gate.name}: {cycle}", True, call.id))
         with waiting():
@@ -306,10 +272,5 @@ class BackgroundChildren:
         """End the children that are under way, last started first, and wait until their ends are recorded."""
         with anyio.CancelScope(shield=True):
             for cell in reversed(self._cells.values()):
-                await self._stop(cell, "parent_ended")
+                await self._parent.stop(cell, "parent_ended")
             await end_trees(self._environment.core, list(self._under_way), "its parent ended")
-
-    async def _stop(self, cell: Cell, why: str) -> None:
-        if cell.actor.parent is not None and not cell.ending.is_set:
-            await self._nursery.stop(cell.actor, Shutdown(why))
-            await wait_for_stopped(cell, self._environment.core)

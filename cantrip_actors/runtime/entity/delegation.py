@@ -6,6 +6,8 @@ whatever happens to it becomes its outcome, and the crash report goes to the sup
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
@@ -17,7 +19,6 @@ from cantrip_actors.machine.events import ChildOutcome, Returned
 from cantrip_actors.records.records import ChildStarted
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.ends import wait_for_stopped
-from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.bounds import RESULT_BYTES, RESULT_VALUES, measure_share
@@ -43,25 +44,56 @@ class ChildMaker(Protocol):
         """Start a child among the children of its parent's actor."""
 
 
-class Delegation:
-    """The children of one call, until all of them have ended. `children` are those of the parent's actor."""
+@dataclass(frozen=True, slots=True)
+class Parent:
+    """One incarnation of an entity as a parent: it makes, starts and stops children, in the nursery of its actor."""
 
-    def __init__(
-        self,
-        parent: Cell,
-        action: Spawn,
-        *,
-        environment: Environment,
-        recorder: StepRecorder,
-        maker: ChildMaker,
-        children: Children,
-    ) -> None:
+    cell: Cell
+    core: Core
+    recorder: StepRecorder
+    maker: ChildMaker
+    nursery: Children
+
+    async def make_child(self, turn_id: str, child: Child, known: str | None) -> Cell | ChildOutcome:
+        """Return the cell of a child, or its outcome if it cannot be cast. Raises LoomError."""
+        try:
+            return await self.maker.get_child_cell(self.cell, turn_id, child, known)
+        except LoomError:
+            raise
+        except CantripError as error:
+            return ChildOutcome(None, f"child cannot be cast: {error}")
+
+    async def record_beginnings(self, action: Spawn, cells: Mapping[int, Cell]) -> None:
+        """Record that children of a call begin: their cells, by their places in it."""
+        cell, trace = self.cell, None if self.cell.spans is None else self.cell.spans.trace
+        begun = [
+            ChildStarted(
+                cell.entity_id, action.turn_id, action.call.id, child.entity_id, place, trace, action.is_background
+            )
+            for place, child in cells.items()
+        ]
+        if begun:
+            with anyio.CancelScope(shield=True):  # a record that is being written belongs to the state
+                await self.recorder.record(begun)
+
+    async def start(self, child: Cell) -> None:
+        """Start a child. A cancelled start would end it, and a resumed parent may still want it."""
+        with anyio.CancelScope(shield=True):
+            await self.maker.start_child(child, self.nursery)
+
+    async def stop(self, child: Cell, why: str) -> None:
+        """End a child that still runs, and wait until its end is recorded."""
+        if child.actor.parent is not None and not child.ending.is_set:
+            await self.nursery.stop(child.actor, Shutdown(why))
+            await wait_for_stopped(child, self.core)
+
+
+class Delegation:
+    """The children of one call, until all of them have ended."""
+
+    def __init__(self, parent: Parent, action: Spawn) -> None:
         self._parent = parent
         self._action = action
-        self._environment = environment
-        self._recorder = recorder
-        self._maker = maker
-        self._nursery = children
         self._children: list[Cell | ChildOutcome] = []
         """The children; in place of one that cannot be cast, and of one whose result is dropped, its outcome."""
         self._shares: dict[int, float] = {}
@@ -81,13 +113,13 @@ class Delegation:
             if isinstance(child, Cell) and len(action.children) > 1:
                 child.ending.listen(partial(self._drop_excess, index))
                 self._drop_excess(index)
-        await self._record_beginnings()
-        for child in self._children:
-            if isinstance(child, Cell) and not child.is_over:
+        cells = {index: child for index, child in enumerate(self._children) if isinstance(child, Cell)}
+        new = {index: cell for index, cell in cells.items() if index not in action.started}
+        await self._parent.record_beginnings(action, new)
+        for cell in cells.values():
+            if not cell.is_over:
                 await anyio.lowlevel.checkpoint_if_cancelled()
-                # a cancelled start would end the child, and a resumed parent may still want it
-                with anyio.CancelScope(shield=True):
-                    await self._maker.start_child(child, self._nursery)
+                await self._parent.start(cell)
 
     async def wait(self) -> Returned:
         """Wait until all children have ended, and return their outcomes.
@@ -102,38 +134,22 @@ class Delegation:
         for cell in cells:
             if cell.outcome is None and isinstance(cell.error, LoomError):
                 raise cell.error
-        return Returned(tuple([await self._make_outcome(child) for child in self._children]))
+        core = self._parent.core
+        outcomes = [
+            child if isinstance(child, ChildOutcome) else await read_outcome(core, child) for child in self._children
+        ]
+        return Returned(tuple(outcomes))
 
     async def stop(self, why: EndReason) -> None:
         """End the children that still run, last started first, and wait until their ends are recorded."""
         with anyio.CancelScope(shield=True):
             for child in reversed(self._children):
-                if isinstance(child, Cell) and child.actor.parent is not None and not child.ending.is_set:
-                    await self._nursery.stop(child.actor, Shutdown(why))
-                    await wait_for_stopped(child, self._environment.core)
+                if isinstance(child, Cell):
+                    await self._parent.stop(child, why)
 
     async def _make_child(self, index: int) -> Cell | ChildOutcome:
         action = self._action
-        try:
-            return await self._maker.get_child_cell(
-                self._parent, action.turn_id, action.children[index], action.started.get(index)
-            )
-        except LoomError:
-            raise
-        except CantripError as error:
-            return ChildOutcome(None, f"child cannot be cast: {error}")
-
-    async def _record_beginnings(self) -> None:
-        parent, action = self._parent, self._action
-        trace = None if parent.spans is None else parent.spans.trace
-        begun = [
-            ChildStarted(parent.entity_id, action.turn_id, action.call.id, child.entity_id, index, trace)
-            for index, child in enumerate(self._children)
-            if isinstance(child, Cell) and index not in action.started
-        ]
-        if begun:
-            with anyio.CancelScope(shield=True):  # a record that is being written belongs to the state
-                await self._recorder.record(begun)
+        return await self._parent.make_child(action.turn_id, action.children[index], action.started.get(index))
 
     def _drop_excess(self, ended: int) -> None:
         """Drop the results that exceed the bounds of one call, once the child of that index has ended."""
@@ -149,9 +165,6 @@ class Delegation:
             child = self._children[index]
             if total > 1 and isinstance(child, Cell) and child.outcome is not None:
                 self._children[index] = ChildOutcome(None, TOO_MUCH, child.outcome.subtree_usage)
-
-    async def _make_outcome(self, child: Cell | ChildOutcome) -> ChildOutcome:
-        return child if isinstance(child, ChildOutcome) else await read_outcome(self._environment.core, child)
 
 
 async def read_outcome(core: Core, child: Cell) -> ChildOutcome:

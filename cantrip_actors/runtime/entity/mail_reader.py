@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeVar
+from typing import Final
 
 import anyio
 
-from cantrip_actors.machine.events import Begin, Compact, Event, Steer, Undo
+from cantrip_actors.machine.events import Begin, Event, Steer
 from cantrip_actors.machine.mail import MailEvent, Void, read_mail
 from cantrip_actors.records.mail import Mail, MailKind
 from cantrip_actors.records.records import MailRefused
@@ -14,8 +14,6 @@ from cantrip_actors.runtime.entity.cell import Cell, EpisodeCaller
 from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.mail.inbox import Inbox, make_refusal_error
-
-E = TypeVar("E", Compact, Undo)
 
 _FIRST: Final[tuple[MailKind, ...]] = ("stop", "interrupt", "decision")
 """The kinds of control mail that come before steering messages, in their order."""
@@ -46,37 +44,32 @@ class MailReader:
         ]
         if steers:
             return Steer(tuple(message for event in steers for message in event.messages))
-        return await self._take_first("compact", Compact)
+        return await self._take_first("compact")
 
-    async def take_undo(self) -> Undo | None:
+    async def take_undo(self) -> MailEvent | None:
         """Take the wish to undo the last intent; None if no such mail waits. The entity is idle."""
-        return await self._take_first("undo", Undo)
+        return await self._take_first("undo")
 
-    async def _take_first(self, kind: MailKind, event_class: type[E]) -> E | None:
-        """Take the first mail of a kind that can be carried out, and leave the others in the inbox."""
-        inbox = self._cell.inbox
-        claimed = [] if inbox is None or not inbox.has_control else inbox.take(kind)
-        for index, pending in enumerate(claimed):
-            event = await self._read(pending.mail)
-            if isinstance(event, event_class):
-                for later in claimed[index + 1 :]:
-                    inbox.put_back(later)  # type: ignore[union-attr]  # it came from there
+    async def take_decisive(self) -> MailEvent | None:
+        """Take a stop, an interrupt of this episode, or a decision; None if no such mail waits."""
+        for kind in _FIRST:
+            event = await self._take_first(kind)
+            if event is not None:
                 return event
         return None
 
-    async def take_decisive(self) -> Event | None:
-        """Take a stop, an interrupt of this episode, or a decision; None if no such mail waits."""
+    async def _take_first(self, kind: MailKind) -> MailEvent | None:
+        """Take the first mail of a kind that can be carried out, and leave the others in the inbox."""
         inbox = self._cell.inbox
         if inbox is None or not inbox.has_control:
             return None
-        for kind in _FIRST:
-            claimed = inbox.take(kind)
-            for index, pending in enumerate(claimed):
-                event = await self._read(pending.mail)
-                if event is not None:
-                    for later in claimed[index + 1 :]:  # the first one counts; the others are refused later
-                        inbox.put_back(later)
-                    return event
+        claimed = inbox.take(kind)
+        for index, pending in enumerate(claimed):
+            event = await self._read(pending.mail)
+            if event is not None:
+                for later in claimed[index + 1 :]:
+                    inbox.put_back(later)
+                return event
         return None
 
     async def take_intent(self, inbox: Inbox) -> Begin | None:

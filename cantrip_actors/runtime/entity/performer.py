@@ -58,7 +58,7 @@ from cantrip_actors.runtime.crystals.summary import remember
 from cantrip_actors.runtime.entity.background import BackgroundChildren
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.checkpoints import Checkpoints
-from cantrip_actors.runtime.entity.delegation import ChildMaker, Delegation
+from cantrip_actors.runtime.entity.delegation import ChildMaker, Delegation, Parent
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.mail_reader import MailReader
 from cantrip_actors.runtime.entity.recall import recall_result
@@ -125,18 +125,10 @@ class Performer:
         self._recorder = recorder
         self._reader = reader
         self._checkpoints = checkpoints
-        self._children = children
-        self._maker = maker
+        self._parent = Parent(cell, environment.core, recorder, maker, children)
         self._wait_for_mail = wait_for_mail
         self._was_cut = was_cut
-        self.background = BackgroundChildren(
-            cell,
-            environment=environment,
-            recorder=recorder,
-            maker=maker,
-            children=children,
-            interrupt=self._interrupt_query,
-        )
+        self.background = BackgroundChildren(self._parent, environment, self._interrupt_query)
         recorder.end_children = self.background.end
         self._options = cell.plan.cantrip.call.sampling()
         self._retried = make_retry_callback(environment.instrument, cell, cell.crystal)
@@ -222,7 +214,7 @@ class Performer:
         circle = self._circle
         if isinstance(event, Undo) and circle is not None:
             self._circle = None  # the next call begins with the sandbox that the log describes
-            await self._children.stop(circle)
+            await self._parent.nursery.stop(circle)
 
     async def _contact(self, action: Contact) -> Event:
         """Carry out a gate of the runtime."""
@@ -379,7 +371,9 @@ class Performer:
         """Have the circle run a gate or a program; a cancelled call has ended when this raises."""
         circle = self._circle
         if circle is None or not circle.alive:
-            circle = self._circle = await self._children.start(ChildSpec("circle", self._make_circle, "temporary"))
+            circle = self._circle = await self._parent.nursery.start(
+                ChildSpec("circle", self._make_circle, "temporary")
+            )
         return await circle.call(action, grace=GRACE)
 
     def _make_circle(self) -> GatesActor:
@@ -446,14 +440,7 @@ class Performer:
         """
         if action.is_background:
             return await self.background.spawn(action)
-        delegation = Delegation(
-            self._cell,
-            action,
-            environment=self._environment,
-            recorder=self._recorder,
-            maker=self._maker,
-            children=self._children,
-        )
+        delegation = Delegation(self._parent, action)
         try:
             await delegation.begin()
             with self._waiting("children"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -134,18 +134,7 @@ class GuardedLogger:
         self._guard = guard
         self._logger = get_logger("supervisors")
 
-    def error(self, event: str, **values: Any) -> None:
-        """Log at level error."""
-        self._logger.error(event, **self._guard.redactor.value(values))
-
-    def warning(self, event: str, **values: Any) -> None:
-        """Log at level warning."""
-        self._logger.warning(event, **self._guard.redactor.value(values))
-
-    def info(self, event: str, **values: Any) -> None:
-        """Log at level info."""
-        self._logger.info(event, **self._guard.redactor.value(values))
-
-    def debug(self, event: str, **values: Any) -> None:
-        """Log at level debug."""
-        self._logger.debug(event, **self._guard.redactor.value(values))
+    def __getattr__(self, level: str) -> Callable[..., object]:
+        """Return the method that logs at a level, such as `error`."""
+        log = getattr(self._logger, level)
+        return lambda event, **values: log(event, **self._guard.redactor.value(values))
