@@ -504,7 +504,7 @@ class Measuring:
             yield "cantrip.approvals.pending", (gate,), pending[gate]
         for dialect, count in self._readers.items():
             yield "cantrip.streams", (dialect,), count
-        for status in core.crystals.get_present_status(core.system.now()):
+        for status in core.crystals.get_status(core.system.now()):
             labels = (status.name,)
             yield "cantrip.crystal.running", labels, status.running
             yield "cantrip.crystal.waiting", labels, status.waiting

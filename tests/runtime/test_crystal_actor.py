@@ -12,7 +12,7 @@ from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystal.scripted import scripted
 from cantrip_actors.crystal.testing import FaultyServer, Reply, events, rate_limited
 from cantrip_actors.crystals import Breaker, CircuitOpen, Hedge, Limits, limited, local
-from cantrip_actors.runtime.crystals.crystal_actor import STATUS, CrystalActor, CrystalRequest
+from cantrip_actors.runtime.crystals.crystal_actor import CrystalActor, CrystalRequest
 from cantrip_actors.stream.wire import FinalMessage, ItemDelta, ItemDone, ItemStart, ResponseStart
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip
 from cantrip_actors.terms.messages import Invocation, Message, Response, Usage
@@ -58,8 +58,8 @@ class Model:
 class Stand:
     """A crystal's actor outside of a runtime."""
 
-    def __init__(self, crystal, ref):
-        self.crystal, self.ref = crystal, ref
+    def __init__(self, crystal, ref, actors):
+        self.crystal, self.ref, self.actors = crystal, ref, actors
         bind = getattr(crystal, "bind", None)
         self.bound = crystal if bind is None else bind()
 
@@ -78,7 +78,7 @@ class Stand:
         return replies
 
     async def status(self):
-        return await self.ref.call(STATUS)
+        return self.actors[-1].get_status(anyio.current_time())
 
 
 @pytest.fixture
@@ -86,11 +86,16 @@ async def stand():
     async with ActorSystem() as system:
 
         async def put_up(crystal):
-            ref = ActorRef()
-            spec = ChildSpec(len(made), lambda: CrystalActor("model", read_terms(crystal)), ref=ref)
+            ref, actors = ActorRef(), []
+
+            def make_actor():
+                actors.append(CrystalActor("model", read_terms(crystal)))
+                return actors[-1]
+
+            spec = ChildSpec(len(made), make_actor, ref=ref)
             await system.start(spec)
             made.append(ref)
-            return Stand(crystal, ref)
+            return Stand(crystal, ref, actors)
 
         made = []
         yield put_up

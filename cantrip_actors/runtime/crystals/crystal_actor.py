@@ -77,13 +77,6 @@ class Abandoned(NamedTuple):
     handle: Any
 
 
-class _Status(NamedTuple):
-    """A request for the status of a crystal."""
-
-
-STATUS = _Status()
-"""A crystal's actor replies to this message with a `CrystalStatus`."""
-
 Draw = Callable[[Limits, AccountRequest], Awaitable[Grant]]
 """Draws a slice of limits that other processes share. Raises LoomError."""
 
@@ -181,11 +174,8 @@ class CrystalActor(Actor):
         """Restore the accounts of the last incarnation."""
         self._traffic.restore(state)
 
-    async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
-        """Return a Response or a CrystalError for a `CrystalRequest`, a CrystalStatus for `STATUS`."""
-        if message.__class__ is _Status:
-            return self.get_status(anyio.current_time())
-        assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
+    async def handle_call(self, message: CrystalRequest, caller: Caller) -> Any:
+        """Return a Response or a CrystalError."""
         failed: ProviderError | None = None
         if self._answers_inline:
             try:
@@ -315,11 +305,8 @@ class FallbackActor(Actor):
         """Return how many queries run."""
         return CrystalStatus(self._name, self._running)
 
-    async def handle_call(self, message: CrystalRequest | _Status, caller: Caller) -> Any:
-        """Return a Response or a CrystalError for a `CrystalRequest`, a CrystalStatus for `STATUS`."""
-        if message.__class__ is _Status:
-            return self.get_status(anyio.current_time())
-        assert isinstance(message, CrystalRequest), "a crystal's actor is asked for answers and for its status"
+    async def handle_call(self, message: CrystalRequest, caller: Caller) -> Any:
+        """Return a Response or a CrystalError."""
         return self.answer(caller, self._answer, message)
 
     async def _answer(self, message: CrystalRequest) -> Response | CrystalError:

@@ -29,7 +29,6 @@ from cantrip_actors.crystal.query import PostingCrystal
 from cantrip_actors.crystal.stand_ins import find_stand_in
 from cantrip_actors.runtime.crystals.crystal_actor import (
     GRACE,
-    STATUS,
     CrystalActor,
     CrystalRequest,
     Draw,
@@ -171,19 +170,11 @@ class Crystals:
             return reply
         raise reply
 
-    def get_present_status(self, now: float) -> list[CrystalStatus]:
-        """Return the status of each crystal that has an actor, without asking it: from any thread.
+    def get_status(self, now: float) -> list[CrystalStatus]:
+        """Return the status of each crystal whose actor runs, in the order of first use: from any thread.
 
         `now` is the time of the event loop.
         """
         entries = (entry() for entry in self._known.valuerefs())
-        incarnations = [used.incarnation for used in entries if used is not None and used.started]
+        incarnations = [used.incarnation for used in entries if used is not None and used.asks.alive]
         return [incarnation.get_status(now) for incarnation in incarnations if incarnation is not None]
-
-    async def ask_status(self) -> list[CrystalStatus]:
-        """Return the status of each crystal that has an actor, in the order of first use."""
-        statuses: list[CrystalStatus] = []
-        for used in [one for one in self._known.values() if one.started]:
-            with contextlib.suppress(CallError):  # the actor is ending or restarting, and has no status
-                statuses.append(await used.asks.call(STATUS))
-        return statuses

@@ -18,7 +18,7 @@ import anyio
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.machine.budget import Spent
 from cantrip_actors.records.records import Record, Sampled
-from cantrip_actors.runtime.crystals.querying import make_retry_callback, query_crystal
+from cantrip_actors.runtime.crystals.querying import query_crystal
 from cantrip_actors.runtime.entity.cell import Bound, Cell
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
@@ -79,11 +79,9 @@ class Sampling:
                 raise SamplingRefused(f"the budget of the entity is used up: {spent.ward}")
             messages = [_make_message(role, parts) for role, parts in request.messages]
             options = {"max_tokens": min(request.max_tokens, TOKENS)}
-            instrument = self._core.instrument
-            retried = make_retry_callback(instrument, self._cell, self._bound)
-            query = Query(Invocation(messages, (), None), options, retried=retried, charge=self._charge)
+            query = Query(Invocation(messages, (), None), options, charge=self._charge)
             began = anyio.current_time()
-            reply = await query_crystal(instrument, self._cell, self._bound, query)
+            reply = await query_crystal(self._core.instrument, self._cell, self._bound, query)
             if not isinstance(reply, Response):
                 self._charge(reply.usage)
                 raise SamplingRefused("the model gives no answer now")

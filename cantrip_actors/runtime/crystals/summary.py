@@ -13,7 +13,7 @@ from cantrip_actors.crystal.query import Query
 from cantrip_actors.machine.actions import Remember
 from cantrip_actors.machine.events import Remembered
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.crystals.querying import make_retry_callback, query_crystal
+from cantrip_actors.runtime.crystals.querying import query_crystal
 from cantrip_actors.runtime.entity.cell import Bound, Cell
 from cantrip_actors.runtime.entity.unavailable import call_until_available
 from cantrip_actors.runtime.events.instrument import Instrument
@@ -54,8 +54,7 @@ async def _summarise(
 ) -> tuple[str | None, Usage]:
     instruction = INSTRUCTION if wanted.instructions is None else f"{INSTRUCTION}\n\n{wanted.instructions}"
     messages = [Message("system", instruction), Message("user", "\n\n".join(map(_render, wanted.messages)))]
-    retried = make_retry_callback(instrument, cell, summariser)
-    query = Query(Invocation(messages, (), None), retried=retried, charge=charge)
+    query = Query(Invocation(messages, (), None), charge=charge)
     reply = await query_crystal(instrument, cell, summariser, query)
     if not isinstance(reply, Response):
         _log.warning("no summary of folded turns", entity=cell.entity_id, why=str(reply))

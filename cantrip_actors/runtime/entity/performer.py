@@ -52,7 +52,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.runtime.circles.program_actor import RELEASE_PROGRAM, CircleActor
 from cantrip_actors.runtime.crystals.crystal_actor import Watched
-from cantrip_actors.runtime.crystals.querying import make_retry_callback, query_crystal
+from cantrip_actors.runtime.crystals.querying import query_crystal
 from cantrip_actors.runtime.crystals.sampling import Sampling
 from cantrip_actors.runtime.crystals.summary import remember
 from cantrip_actors.runtime.entity.background import BackgroundChildren
@@ -131,7 +131,6 @@ class Performer:
         self.background = BackgroundChildren(self._parent, environment, self._interrupt_query)
         recorder.end_children = self.background.end
         self._options = cell.plan.cantrip.call.sampling()
-        self._retried = make_retry_callback(environment.instrument, cell, cell.crystal)
         self._circle: ActorRef[Any] | None = None
         self._is_querying = False
         self._has_own_mail = False
@@ -339,7 +338,7 @@ class Performer:
         key = f"{self._cell.entity_id}:{conversation.said}:{conversation.folded}:{len(action.messages)}"
         if undone := self._recorder.state.undone:
             key = f"{key}:{undone}"
-        return Query(invocation, self._options, emit, handle, key, since, retried=self._retried, charge=self._charge)
+        return Query(invocation, self._options, emit, handle, key, since, charge=self._charge)
 
     def _charge(self, usage: Usage) -> None:
         """Have the next record book the usage of a query whose answer is not recorded."""

@@ -507,7 +507,7 @@ class Runtime:
 
     async def crystals(self) -> list[CrystalStatus]:
         """Return the status of every crystal in use: running and queued queries, pauses, circuit breakers."""
-        return await self._tree.crystals.ask_status()
+        return self._tree.crystals.get_status(self._tree.system.now())
 
     def dump(self) -> str:
         """Return the tree of actors as text, one line for each.

@@ -71,7 +71,7 @@ def read_system(tree: Tree) -> System:
     return System(
         time.time(),
         inspect.build_tree(tree.system),
-        tuple(tree.crystals.get_present_status(tree.system.now())),
+        tuple(tree.crystals.get_status(tree.system.now())),
         () if instrument is None else tuple(CounterValue(*value) for value in instrument.counted()),
         LoomStatus(render_url(tree.url), store.durability, tree.writer.mailbox_depth, store.size()),
         _count_requests(tree),
