@@ -90,6 +90,7 @@ from cantrip_actors.user_code.threads import run_to_end
 from supervisors import (
     ActorSystem,
     ChildSpec,
+    DynamicSupervisor,
     Supervisor,
     SupervisorRef,
 )
@@ -356,24 +357,28 @@ class Tree(Core):
 
     def _make_tree(self, store: Store) -> Supervisor:
         crystals, inboxes, scheduler, servers = self.crystals, self.inboxes, self.scheduler, self.tool_servers
-        return Supervisor(
-            [
-                ChildSpec("loom", lambda: self._make_writer(store), ref=self.writer),
-                ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
-                ChildSpec("servers", servers.supervise, shutdown=math.inf, ref=servers.supervisor),
-                ChildSpec("entities", Launcher.supervise, shutdown=math.inf, ref=self._entities),
-                ChildSpec("registry", self._make_registry, ref=self.registry),
-                ChildSpec("mail", lambda: self._make_mail_actor(store), ref=inboxes.actor),
-                ChildSpec("scheduler", lambda: SchedulerActor(scheduler, polls=store.shared), ref=scheduler.actor),
-                *self._make_membership_specs(),
-                *self._make_webhook_specs(),
-                *self._make_retention_specs(store),
-            ],
-            strategy="rest_for_one",
-        )
+        load, membership, rules = self.launcher.load_for_mail, self.membership, self.limits.retention
+        node = None if membership is None else membership.actor
+        supervise_entities = partial(DynamicSupervisor, max_restarts=math.inf)  # each entity bounds its own restarts
+        specs: list[ChildSpec[Any]] = [
+            ChildSpec("loom", lambda: self._make_writer(store), ref=self.writer),
+            ChildSpec("crystals", crystals.supervise, shutdown=math.inf, ref=crystals.supervisor),
+            ChildSpec("servers", servers.supervise, shutdown=math.inf, ref=servers.supervisor),
+            ChildSpec("entities", supervise_entities, shutdown=math.inf, ref=self._entities),
+            ChildSpec("registry", lambda: RegistryActor(self, self.launcher.remove, inboxes), ref=self.registry),
+            ChildSpec("mail", lambda: MailActor(inboxes, store, load, scheduler.wake, node), ref=inboxes.actor),
+            ChildSpec("scheduler", lambda: SchedulerActor(scheduler, polls=store.shared), ref=scheduler.actor),
+        ]
+        if membership is not None:
+            specs.append(ChildSpec("node", lambda: NodeActor(self, membership, load), ref=membership.actor))
+        if self._webhooks:
+            from cantrip_actors.runtime.events.webhook_sender import WebhooksActor  # it imports an HTTP client
 
-    def _make_registry(self) -> RegistryActor:
-        return RegistryActor(self, self.launcher.remove, self.inboxes)
+            start = partial(WebhooksActor, self, self.bus, self.derive_key, self._webhooks)
+            specs.append(ChildSpec("webhooks", start))
+        if any(kept_for is not None for kept_for in rules.values()):
+            specs.append(ChildSpec("retention", lambda: RetentionActor(store, self.access, rules, self.forget)))
+        return Supervisor(specs, strategy="rest_for_one")
 
     def _make_writer(self, store: Store) -> LoomWriter:
         if self.loom_actor is not None:
@@ -395,30 +400,6 @@ class Tree(Core):
             self.cantrips.list_served(moves=self.upgrades.may_move),
         )
         return self.loom_actor
-
-    def _make_mail_actor(self, store: Store) -> MailActor:
-        membership = self.membership
-        node = None if membership is None else membership.actor
-        return MailActor(self.inboxes, store, self.launcher.load_for_mail, self.scheduler.wake, node)
-
-    def _make_membership_specs(self) -> list[ChildSpec[Any]]:
-        membership, load = self.membership, self.launcher.load_for_mail
-        if membership is None:
-            return []
-        return [ChildSpec("node", lambda: NodeActor(self, membership, load), ref=membership.actor)]
-
-    def _make_webhook_specs(self) -> list[ChildSpec[Any]]:
-        if not self._webhooks:
-            return []
-        from cantrip_actors.runtime.events.webhook_sender import WebhooksActor  # it imports an HTTP client
-
-        return [ChildSpec("webhooks", lambda: WebhooksActor(self, self.bus, self.derive_key, self._webhooks))]
-
-    def _make_retention_specs(self, store: Store) -> list[ChildSpec[Any]]:
-        rules = self.limits.retention
-        if not any(kept_for is not None for kept_for in rules.values()):
-            return []
-        return [ChildSpec("retention", lambda: RetentionActor(store, self.access, rules, self.forget))]
 
     # The loom
 

@@ -25,7 +25,7 @@ from cantrip_actors.machine.state import BackgroundChild, Phase
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Observation
 from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.entity.delegation import Parent, describe_outcome, read_outcome
+from cantrip_actors.runtime.entity.delegation import ParentEntity, describe_outcome, read_outcome
 from cantrip_actors.runtime.entity.ends import end_trees
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.terms.bounds import measure_share
@@ -44,7 +44,7 @@ class BackgroundChildren:
     `interrupt` cuts the query short that the entity makes; it has no effect if it makes none.
     """
 
-    def __init__(self, parent: Parent, environment: Environment, interrupt: Callable[[], None]) -> None:
+    def __init__(self, parent: ParentEntity, environment: Environment, interrupt: Callable[[], None]) -> None:
         self._parent = parent
         self._cell = parent.cell
         self._recorder = parent.recorder

@@ -45,7 +45,7 @@ class ChildMaker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Parent:
+class ParentEntity:
     """One incarnation of an entity as a parent: it makes, starts and stops children, in the nursery of its actor."""
 
     cell: Cell
@@ -91,7 +91,7 @@ class Parent:
 class Delegation:
     """The children of one call, until all of them have ended."""
 
-    def __init__(self, parent: Parent, action: Spawn) -> None:
+    def __init__(self, parent: ParentEntity, action: Spawn) -> None:
         self._parent = parent
         self._action = action
         self._children: list[Cell | ChildOutcome] = []

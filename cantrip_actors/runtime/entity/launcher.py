@@ -11,7 +11,6 @@ An entity restarts where it stands, with growing delays. `machine/life.py` says 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
@@ -53,7 +52,6 @@ from supervisors import (
     Backoff,
     Children,
     ChildSpec,
-    DynamicSupervisor,
     NotRunning,
     Shutdown,
     ShuttingDown,
@@ -90,11 +88,6 @@ class Launcher:
     def lock(self, what: str) -> anyio.Lock:
         """Return the lock that lets one caller at a time make an entity, load it, or give it another cantrip."""
         return self._locks.setdefault(what, anyio.Lock(fast_acquire=True))
-
-    @staticmethod
-    def supervise() -> DynamicSupervisor:
-        """Return a new incarnation of the supervisor of root entities. Each entity bounds its own restarts."""
-        return DynamicSupervisor(max_restarts=math.inf)
 
     # Start
 

@@ -58,7 +58,7 @@ from cantrip_actors.runtime.crystals.summary import remember
 from cantrip_actors.runtime.entity.background import BackgroundChildren
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.checkpoints import Checkpoints
-from cantrip_actors.runtime.entity.delegation import ChildMaker, Delegation, Parent
+from cantrip_actors.runtime.entity.delegation import ChildMaker, Delegation, ParentEntity
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.mail_reader import MailReader
 from cantrip_actors.runtime.entity.recall import recall_result
@@ -125,7 +125,7 @@ class Performer:
         self._recorder = recorder
         self._reader = reader
         self._checkpoints = checkpoints
-        self._parent = Parent(cell, environment.core, recorder, maker, children)
+        self._parent = ParentEntity(cell, environment.core, recorder, maker, children)
         self._wait_for_mail = wait_for_mail
         self._was_cut = was_cut
         self.background = BackgroundChildren(self._parent, environment, self._interrupt_query)

@@ -357,18 +357,13 @@ class Entity(Generic[Answer_co]):
             await work.cancel(now=True)
             await work.result()
 
-        async def has_no_episode() -> bool:
-            return await self._tree.in_store(lambda: work.state) in ("refused", "withdrawn")
-
-        return FollowedEpisode(self._id, feed, key, work.result, cancel, has_no_episode)
+        has_none = work._has_no_episode  # noqa: SLF001  # of the same face
+        return FollowedEpisode(self._id, feed, key, work.result, cancel, has_none)
 
     def _follow_only_episode(self, feed: EventFeed) -> FollowedEpisode[Answer_co]:
         """Return the episode of a one-shot entity."""
-
-        async def has_no_episode() -> bool:
-            return False
-
-        return FollowedEpisode(self._id, feed, None, self.episode, self._cancel, has_no_episode)
+        has_none = self.work._has_no_episode  # noqa: SLF001  # of the same face
+        return FollowedEpisode(self._id, feed, None, self.episode, self._cancel, has_none)
 
     def _follow_beginning(self) -> FollowedEpisode[Answer_co]:
         """Return the episode of a one-shot entity that has just begun, for `Runtime.stream`."""

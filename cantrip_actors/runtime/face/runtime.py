@@ -720,7 +720,6 @@ class Runtime:
         """
         return await submit(
             self._tree,
-            self._beginnings,
             cantrip,
             intent,
             key=key,
@@ -735,14 +734,14 @@ class Runtime:
 
         Raises LoomError for a `limit` that is not 1 to 1,000, RuntimeClosed.
         """
-        return await list_submissions(self._tree, self._beginnings, self._tenant, after, limit)
+        return await list_submissions(self._tree, self._tenant, after, limit)
 
     async def submission(self, key: str) -> Submission | None:
         """Return the submission with `key` that any runtime on the loom made, waiting or begun, or None.
 
         A withdrawn submission is gone. Raises InvalidIntent for a text that is no key, RuntimeClosed, LoomError.
         """
-        return await find_submission(self._tree, self._beginnings, key, self._tenant or "")
+        return await find_submission(self._tree, key, self._tenant or "")
 
     async def get_submission(self, key: str) -> Submission:
         """Return the submission with `key` as `submission` does; raise UnknownEntity for an unknown key."""
@@ -855,7 +854,7 @@ class Runtime:
         """
         check_texts(LoomError, work=work_id)
         if work_id.startswith(SUBMITTED):
-            submission = Submission(self._tree, self._beginnings, work_id[len(SUBMITTED) :], self._tenant or "")
+            submission = Submission(self._tree, work_id[len(SUBMITTED) :], self._tenant or "")
             return submission if submission.is_known else None
         entity_id, _, key = work_id.partition(".")
         if self.find(entity_id) is None:

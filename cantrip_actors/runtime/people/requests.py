@@ -19,7 +19,7 @@ from cantrip_actors.loom import KeyUsed, Loom
 from cantrip_actors.loom.stores.selection import Page, Selection
 from cantrip_actors.machine.project import Life, Verdict, find_decision, find_delivery
 from cantrip_actors.records.door import check_door
-from cantrip_actors.records.mail import Mail, make_decision_key
+from cantrip_actors.records.mail import Mail, MailRow, make_decision_key
 from cantrip_actors.records.records import Requested
 from cantrip_actors.runtime.events.events import Bus
 from cantrip_actors.runtime.events.follower import Follower
@@ -243,7 +243,7 @@ class Requests:
         """Return the open request that an entity's records have."""
         loom = self._core.loom
         requested = loom.open_request(entity_id)
-        if requested is None or self._has_decision(requested.id):
+        if requested is None or self._find_row(requested.id) is not None:
             return None
         # its episode may have been ended meanwhile
         return self._make_request(requested) if loom.state(entity_id) == "waiting" else None
@@ -294,8 +294,7 @@ class Requests:
         if await self._settle_elicitation(request_id, tenant, decision, answer, args, remember, by, door):
             return False
         args = read_arguments(args) if isinstance(args, Mapping) else args
-        no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
-        who = {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
+        who = self._describe_author(by, note, door, key)
         body: dict[str, Any] = {"request": request_id, "decision": decision or "answer", **who}
         body |= {} if args is None else {"args": dict(args) if isinstance(args, Mapping) else args}
         body |= {"answer": answer} if decision is None else {}
@@ -329,9 +328,8 @@ class Requests:
         answer, images = _read_delivery(result, error)
         entity_id = call_id.partition(":")[0]
         request_id = await self._core.in_store(lambda: find_delivery(self._core.store.records(entity_id), call_id))
-        body = {"request": request_id, "decision": "answer" if error is None else "error", "answer": answer, "by": by}
-        body |= {"note": "", "no": self._core.make_moment().fresh if key is None else key}
-        body |= {"door": door} if door else {}
+        who = self._describe_author(by, "", door, key)
+        body = {"request": request_id, "decision": "answer" if error is None else "error", "answer": answer, **who}
         make_mail = partial(self._make_mail, request_id, body, images)
         requested = await self._find_open(request_id, make_mail, tenant, may_repeat=key is not None)
         if requested is None:
@@ -342,6 +340,10 @@ class Requests:
             )
         await self._post(request_id, make_mail)
         return False
+
+    def _describe_author(self, by: str, note: str, door: str, key: str | None) -> dict[str, str]:
+        no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
+        return {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
 
     async def _find_open(
         self, request_id: str, make_mail: Callable[[], Mail], tenant: str | None, *, may_repeat: bool
@@ -354,7 +356,8 @@ class Requests:
         try:
             return await in_store(partial(self._find, request_id, tenant))
         except AlreadyDecided:
-            if not may_repeat or not await in_store(lambda: self._is_repeated(make_mail())):
+            row = await in_store(partial(self._find_row, request_id)) if may_repeat else None
+            if row is None or row.digest != (await in_store(make_mail)).digest:
                 raise
             return None
 
@@ -413,11 +416,6 @@ class Requests:
         entity_id, key = request_id.partition(":")[0], make_decision_key(request_id)
         return self._inboxes.make_mail(entity_id, "decision", body, images, key=key, sender=body["by"])
 
-    def _is_repeated(self, mail: Mail) -> bool:
-        """Return whether the decision of a request was this mail."""
-        row = self._core.store.find_mail(self._core.find_root(mail.entity_id), mail.key)
-        return row is not None and row.digest == mail.digest
-
     def _find(self, request_id: str, tenant: str | None) -> Requested:
         """Return an open request. Raises UnknownRequest, AlreadyDecided."""
         store = self._core.store
@@ -429,34 +427,22 @@ class Requests:
                 f"no request has the id {show(request_id)}: expected one of runtime.requests(), or of "
                 "`cantrip requests`"
             )
-        if isinstance(found, Verdict) or self._has_decision(request_id):
+        if isinstance(found, Verdict) or self._find_row(request_id) is not None:
             raise self._make_already_decided(request_id)
         if found.expires_at is not None and found.expires_at <= self._core.make_moment().at:  # its timer will say so
             raise AlreadyDecided(request_id, "expired", "", found.expires_at, "")
         return found
 
-    def _has_decision(self, request_id: str) -> bool:
-        """Return whether a decision was posted, also if the entity has taken it while its records were read."""
+    def _find_row(self, request_id: str) -> MailRow | None:
+        """Return the row of a decision that was posted, also if the entity has taken it while its records were read."""
         core = self._core
-        return (
-            core.store.find_mail(core.find_root(request_id.partition(":")[0]), make_decision_key(request_id))
-            is not None
-        )
-
-    def _find_posted(self, request_id: str) -> Mail | None:
-        """Return the decision that waits in the entity's inbox."""
-        core = self._core
-        root, key = core.find_root(request_id.partition(":")[0]), make_decision_key(request_id)
-        row = core.store.find_mail(root, key)
-        if row is None or row.taken is not None:
-            return None
-        return next(
-            (one.mail for one in core.store.pending(root, core.limits.max_waiting) if one.mail.key == key), None
-        )
+        return core.store.find_mail(core.find_root(request_id.partition(":")[0]), make_decision_key(request_id))
 
     def _make_already_decided(self, request_id: str) -> AlreadyDecided:
         """Return the error that carries the first decision."""
-        mail = self._find_posted(request_id)
+        row, core = self._find_row(request_id), self._core
+        waiting = () if row is None else core.store.pending(row.entity_id, core.limits.max_waiting)
+        mail = next((pending.mail for pending in waiting if row is not None and pending.no == row.no), None)
         if mail is not None:
             body = mail.body
             return AlreadyDecided(

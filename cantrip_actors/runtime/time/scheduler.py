@@ -84,6 +84,9 @@ class Casts(Protocol):
     async def begin_submission(self, cantrip: Cantrip, row: SubmissionRow) -> None:
         """Cast the entity of a submission, unless it has begun. Raises Withdrawn if it was withdrawn."""
 
+    async def withdraw(self, entity_id: str, id: str) -> bool:
+        """Remove a submission whose entity has not begun; return False if it has begun, or begins now."""
+
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity."""
 

@@ -26,7 +26,6 @@ from cantrip_actors.terms.errors import InvalidIntent, Withdrawn
 from cantrip_actors.terms.outcome import Outcome
 
 if TYPE_CHECKING:
-    from cantrip_actors.runtime.entity.beginnings import Beginnings
     from cantrip_actors.runtime.tree import Tree
 
 
@@ -40,12 +39,11 @@ class Submission(Work):
     Its `id` is "submission:KEY", before its entity has begun and afterwards.
     """
 
-    def __init__(self, tree: Tree, beginnings: Beginnings, key: str, tenant: str, *, is_new: bool = False) -> None:
-        super().__init__(tree, beginnings.make_id(make_submission_key(key), tenant))
-        self._beginnings = beginnings
+    def __init__(self, tree: Tree, key: str, tenant: str) -> None:
+        super().__init__(tree, tree.scheduler.casts.make_id(make_submission_key(key), tenant))
         self._row_id = scope_name(tenant, key)
         self.key = key
-        self.is_new = is_new
+        self.is_new = False
         """Whether this call made it; otherwise an earlier one with its key did."""
 
     @property
@@ -108,13 +106,12 @@ class Submission(Work):
         """
         self._tree.check_open()
         check_texts(why=why, by=by)
-        await self._beginnings.withdraw(self.entity_id, self._row_id)
+        await self._tree.scheduler.casts.withdraw(self.entity_id, self._row_id)
         return await self._read_state()
 
 
 async def submit(
     tree: Tree,
-    beginnings: Beginnings,
     name: str,
     intent: str,
     *,
@@ -151,7 +148,7 @@ async def submit(
             trace=trace,
         )
     )
-    submission = Submission(tree, beginnings, key, tenant)
+    submission = Submission(tree, key, tenant)
     old = await tree.scheduler.find_submission(row.id)
     has_begun = await _has_begun(tree, submission.entity_id)
     if old is None and not has_begun:
@@ -168,23 +165,21 @@ async def submit(
     return submission
 
 
-async def find_submission(tree: Tree, beginnings: Beginnings, key: str, tenant: str) -> Submission | None:
+async def find_submission(tree: Tree, key: str, tenant: str) -> Submission | None:
     """Return the submission with a key, if it waits or has begun. Raises as `Runtime.submission`."""
     tree.check_open()
-    submission = Submission(tree, beginnings, check_name("key", key), tenant)
+    submission = Submission(tree, check_name("key", key), tenant)
     return submission if await tree.in_store(lambda: submission.is_known) else None
 
 
-async def list_submissions(
-    tree: Tree, beginnings: Beginnings, tenant: str | None, cursor: str | None, limit: int
-) -> Page[Submission]:
+async def list_submissions(tree: Tree, tenant: str | None, cursor: str | None, limit: int) -> Page[Submission]:
     """Return the waiting submissions of all tenants, or of one, after a cursor. Raises as `Runtime.submissions`."""
     tree.check_open()
     check_page_limit(limit)
     first = "" if tenant is None else scope_name(tenant, "")
     rows = await tree.in_store(lambda: tree.store.list_submissions(cursor or first, limit + 1))
     own = [row for row in rows if tenant in (None, row.tenant)]
-    items = [Submission(tree, beginnings, row.key, row.tenant) for row in own[:limit]]
+    items = [Submission(tree, row.key, row.tenant) for row in own[:limit]]
     return Page(items, own[limit - 1].id if len(own) > limit else None)
 
 
