@@ -185,7 +185,6 @@ class Tree(Core):
         return Snapshots(lambda: self._keys.snapshots or self.store.key(), self._read_snapshot)
 
     def _report_progress(self, call: GateCall, text: str) -> None:
-        """Report a tool's progress to readers of streamed events."""
         if self.bus.delivers_deltas and call.call_id is not None:
             shown, item_id = self.guard.redactor.text(text), f"{call.turn_id}:{call.call_id}:output"
             event = DeltaEvent(

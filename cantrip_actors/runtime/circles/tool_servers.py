@@ -253,7 +253,6 @@ class ServerInUse:
                     self.started_at = anyio.current_time()
 
     def _supervise(self) -> Supervisor:
-        """Return a new incarnation of the supervisor of its actor."""
         backoff = Backoff(first=0.5, maximum=10.0)
         child = ChildSpec("connection", partial(ServerActor, self), ref=self.asks, backoff=backoff)
         return Supervisor([child], max_restarts=RESTARTS, period=PERIOD)

@@ -127,9 +127,8 @@ class Beginnings:
         history: History = (),
         note: Any = None,
         lasting: bool = False,
-        waits: bool = True,
     ) -> Entity:
-        """Begin an entity that continues from a turn in `loom`; `waits` as for `begin`. Raises as `Runtime.fork`."""
+        """Begin an entity that continues from a turn in `loom`. Raises as `Runtime.fork`."""
         tenant = await self._tree.in_store(lambda: loom.header(find_forked(loom, turn_id)).tenant)
         if cantrip is None:
             cantrip = await self._tree.find_cantrip_at(turn_id, crystal)
@@ -137,7 +136,7 @@ class Beginnings:
             cantrip = cantrip.with_crystal(crystal)
         facts = {"tenant": tenant, "parent_turn": turn_id, "forked": True, "lasting": lasting}
         fork = self.make("fork", cantrip, intent, context, key, by, on_close, history=history, note=note, **facts)
-        return await self.begin(fork, waits=waits)
+        return await self.begin(fork, waits=True)
 
     async def fire(self, cantrip: Cantrip, timer: Timer, key: str) -> None:
         """Cast an entity for a schedule, unless the entity with this key has begun.

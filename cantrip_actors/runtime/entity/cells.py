@@ -203,7 +203,6 @@ class Cells:
         return cell
 
     def _read_lineage(self, turn_id: str) -> Sequence[Record]:
-        """Return the records of the path to a turn. Raises LoomError."""
         loom = make_checked(self._core.loom)
         find_forked(loom, turn_id)
         return loom.lineage(turn_id)

@@ -244,7 +244,6 @@ class EntityActor(Actor):
         await self._finish(action.outcome)
 
     async def _perform(self, action: Action) -> Event:
-        """Perform an action and return its event."""
         deadline = self._cell.deadline
         self._is_performing = True
         try:

@@ -20,7 +20,6 @@ import anyio
 
 from cantrip_actors.crystal.images import find_refused_file
 from cantrip_actors.loom import EntityFacts, Held, Quarantined
-from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.life import Occasion
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import Mail
@@ -83,6 +82,7 @@ class Launcher:
         self._cells = cells
         self._servers = servers
         self._entities = entities
+        self.get_child_cell = cells.get_child_cell
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
 
     def lock(self, what: str) -> anyio.Lock:
@@ -222,10 +222,6 @@ class Launcher:
         return True
 
     # Children
-
-    async def get_child_cell(self, parent: Cell, turn_id: str, child: Child, known: str | None) -> Cell:
-        """Return the cell of a child; see `ChildMaker`."""
-        return await self._cells.get_child_cell(parent, turn_id, child, known)
 
     async def start_child(self, cell: Cell, children: Children) -> None:
         """Start a child among the children of its parent's actor. A child that fails to start has an outcome, too."""

@@ -216,7 +216,6 @@ class Performer:
             await self._parent.nursery.stop(circle)
 
     async def _contact(self, action: Contact) -> Event:
-        """Carry out a gate of the runtime."""
         if action.gate.name == RECALL:
             return await recall_result(self._cell, self._environment.core, action)
         if action.gate.name == COMPACT:

@@ -196,7 +196,6 @@ class StepRecorder:
         return self._cell.entity_id, self.make_moment().wall, turn_id
 
     def _read_utterance(self) -> Response | None:
-        """Return the last utterance of the conversation."""
         conversation = self.state.conversation
         if not len(conversation.starts):
             return None

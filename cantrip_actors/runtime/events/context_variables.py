@@ -9,8 +9,9 @@ them.
 
 from __future__ import annotations
 
-from contextvars import Context, ContextVar, Token, copy_context
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Final, NamedTuple
 
 ContextVariables = tuple[tuple[ContextVar[Any], Any], ...]
@@ -47,27 +48,19 @@ def capture_variables(outside: Context | None = None) -> ContextVariables:
     )
 
 
-def bind_variables(variables: ContextVariables) -> _BoundVariables:
+def bind_variables(variables: ContextVariables) -> AbstractContextManager[None]:
     """Return a context manager that sets `variables` on entry and resets them on exit."""
-    return _BoundVariables(variables) if variables else _NOTHING
+    return _set_variables(variables) if variables else _NOTHING
 
 
-class _BoundVariables:
-    __slots__ = ("_tokens", "_variables")
-
-    def __init__(self, variables: ContextVariables) -> None:
-        self._variables = variables
-        self._tokens: list[tuple[ContextVar[Any], Token[Any]]] = []
-
-    def __enter__(self) -> None:
-        for variable, value in self._variables:
-            self._tokens.append((variable, variable.set(value)))
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
-    ) -> None:
-        for variable, token in reversed(self._tokens):
+@contextmanager
+def _set_variables(variables: ContextVariables) -> Iterator[None]:
+    tokens = [(variable, variable.set(value)) for variable, value in variables]
+    try:
+        yield
+    finally:
+        for variable, token in reversed(tokens):
             variable.reset(token)
 
 
-_NOTHING: Final = _BoundVariables(())
+_NOTHING: Final = nullcontext()

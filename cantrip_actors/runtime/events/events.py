@@ -65,7 +65,6 @@ class Subscription(AsyncIterator[EntityEvent]):
         return self._next, self._ring.end
 
     def _skip(self) -> None:
-        """Skip all events that have arrived."""
         self._first.clear()
         self._next = self._ring.end if self._end is None else self._end
 

@@ -279,7 +279,6 @@ def _call_in_loop(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenat
 
 
 def _call_blocking(method: Callable[Concatenate[S, P], Awaitable[T]]) -> Callable[Concatenate[_Blocking[S], P], T]:
-    """Return a blocking version of an async method."""
     return cast("Callable[Concatenate[_Blocking[S], P], T]", _call_in_loop(method))  # the portal awaits it
 
 
@@ -418,7 +417,6 @@ class BlockingEpisodeRun(_Blocking[EpisodeRun[Answer_co]], Generic[Answer_co]):
 def _return_run(
     method: Callable[Concatenate[S, P], EpisodeRun[A]],
 ) -> Callable[Concatenate[_Blocking[S], P], BlockingEpisodeRun[A]]:
-    """Return a blocking version of a method that returns a run to follow."""
     return _wrap_result(BlockingEpisodeRun[A], method)
 
 
@@ -429,7 +427,6 @@ def _wrap_known_work(work: Work[Answer_co], portal: Portal) -> BlockingWork[Answ
 def _return_work(
     method: Callable[Concatenate[S, P], Awaitable[Work[A]]],
 ) -> Callable[Concatenate[_Blocking[S], P], BlockingWork[A]]:
-    """Return a blocking version of a method that returns a piece of work."""
     return _wrap_result(_wrap_known_work, method)
 
 
@@ -502,7 +499,6 @@ class BlockingEntity(_Blocking[Entity[Answer_co]], Generic[Answer_co]):
 def _return_entity(
     method: Callable[Concatenate[S, P], Awaitable[Entity[A]]],
 ) -> Callable[Concatenate[_Blocking[S], P], BlockingEntity[A]]:
-    """Return a blocking version of a method that returns an entity."""
     return _wrap_result(BlockingEntity[A], method)
 
 

@@ -361,7 +361,6 @@ class Entity(Generic[Answer_co]):
         return FollowedEpisode(self._id, feed, key, work.result, cancel, has_none)
 
     def _follow_only_episode(self, feed: EventFeed) -> FollowedEpisode[Answer_co]:
-        """Return the episode of a one-shot entity."""
         has_none = self.work._has_no_episode  # noqa: SLF001  # of the same face
         return FollowedEpisode(self._id, feed, None, self.episode, self._cancel, has_none)
 
@@ -644,7 +643,6 @@ class Entity(Generic[Answer_co]):
         return self._tree.living.get(self._id)
 
     async def _await_with_entity_id(self, work: Awaitable[T]) -> T:
-        """Await `work`, and add this entity's id to its errors."""
         try:
             return await work
         except CantripError as error:

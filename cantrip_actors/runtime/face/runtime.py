@@ -917,8 +917,8 @@ class Runtime:
         Raises LoomError for an unknown turn, and if its cantrip is not known in this process or was used with several
         dependencies; else as `cast`.
         """
-        begin = partial(self._beginnings.fork, self.loom, turn_id, intent, crystal, cantrip)
-        entity = await begin(context, key, by, on_close, history=history, waits=False)
+        parts = {"context": context, "history": history, "key": key, "by": by, "on_close": on_close}
+        entity = await self.start_fork(turn_id, intent=intent, crystal=crystal, cantrip=cantrip, **parts)
         return await (entity.result() if key is None else entity.episode())
 
     async def start_fork(

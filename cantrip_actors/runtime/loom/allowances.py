@@ -53,16 +53,14 @@ class Allowances:
 
     async def check(self, tenant: str, by: str) -> None:
         """Raise AllowanceSpent if new work of a caller exceeds an allowance."""
-        for place in self._find(tenant, by):
+        own = [place for place in self._amounts if place.tenant in (None, tenant) and place.by in (None, by)]
+        for place in own:
             async with self._reading:
                 self._spending = self._spending or Spending(self._core.loom)
                 work = partial(self._spending.sum, *place, self._core.read_time_of_day())
                 spent = await self._core.access.run_in_thread(work)
             if spent >= self._amounts.get(place, spent + 1):
                 raise AllowanceSpent(place.by, place.tenant, self._amounts[place], place.per, self._seconds_left(place))
-
-    def _find(self, tenant: str, by: str) -> list[_Place]:
-        return [place for place in self._amounts if place.tenant in (None, tenant) and place.by in (None, by)]
 
     def _seconds_left(self, place: _Place) -> float:
         now = datetime.fromtimestamp(self._core.read_time_of_day(), UTC)

@@ -122,8 +122,12 @@ class Cluster:
         A node that `serve`s does it within a beat.
         """
         matching = [status for status in await self.nodes() if status.is_living and node in (status.name, status.id)]
-        for status in matching:
-            await self._run_in_store(partial(self._ask_to_drain, status.id))
+
+        def ask() -> None:
+            for status in matching:
+                self._tables.ask_to_drain(status.id)
+
+        await self._run_in_store(ask)
         return len(matching)
 
     async def free(self, entity: str) -> bool:
@@ -154,9 +158,6 @@ class Cluster:
         Raises LoomError for a release that no node has had.
         """
         await self._run_in_store(lambda: self._tables.use_release(release))
-
-    def _ask_to_drain(self, owner: str) -> None:
-        self._tables.ask_to_drain(owner)
 
     def _lift(self, root: str) -> bool:
         """Claim an entity and release it at once, also if mail waits: a node runs it, and not this process."""

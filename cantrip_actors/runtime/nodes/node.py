@@ -157,7 +157,6 @@ class NodeActor(Actor):
             leave_tree(self._core, cell)
 
     def _report(self, found: _Survey) -> None:
-        """Report the results of this poll to the instrument."""
         membership = self._membership
         seen = membership.state.seen
         members = membership.members

@@ -179,7 +179,6 @@ class Requests:
         return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
 
     def _list_server_requests(self, tenant: str | None) -> Iterator[Request]:
-        """Yield the open questions of tool servers."""
         for elicitation in self.elicitations:
             if self._core.belongs_to_tenant(elicitation.call.entity_id, tenant):
                 yield self._make_elicitation_request(elicitation)
@@ -412,7 +411,6 @@ class Requests:
             await self._load_checks()
 
     def _make_mail(self, request_id: str, body: dict[str, Any], images: tuple[File, ...] = NO_IMAGES) -> Mail:
-        """Return the mail with a decision."""
         entity_id, key = request_id.partition(":")[0], make_decision_key(request_id)
         return self._inboxes.make_mail(entity_id, "decision", body, images, key=key, sender=body["by"])
 

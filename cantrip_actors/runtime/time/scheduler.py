@@ -390,19 +390,16 @@ class Scheduler:
                 alone.append(timer)
             else:
                 firings.append(firing)
-        if len(firings) > 1:
-            results = await self._replace_together([one.change for one in firings], now)
-            for firing, result in zip(firings, results, strict=True):
-                before, after = firing.change.old, firing.change.new
-                assert before is not None, "it is due"
-                if isinstance(result, CantripError):
-                    alone.append(before)
-                elif result is not None:  # otherwise another process was faster
-                    self._note_fired(now, firing.fires)
-                    if after is not None and after.due is not None and after.due <= now:
-                        alone.append(after)
-        else:
-            alone += [one.change.old for one in firings if one.change.old is not None]
+        results = await self._replace_together([firing.change for firing in firings], now) if firings else ()
+        for firing, result in zip(firings, results, strict=True):
+            before, after = firing.change.old, firing.change.new
+            assert before is not None, "it is due"
+            if isinstance(result, CantripError):
+                alone.append(before)
+            elif result is not None:  # otherwise another process was faster
+                self._note_fired(now, firing.fires)
+                if after is not None and after.due is not None and after.due <= now:
+                    alone.append(after)
         for timer in alone:
             await self._try(timer, self._fire_mail, now)
 
@@ -449,7 +446,6 @@ class Scheduler:
         return _Firing(TimerChange(timer, what.becomes, mail), what.fires)
 
     def _note_fired(self, now: float, due: float | None) -> None:
-        """Report how late a firing is."""
         if due is not None:
             self._core.report(Fired(max(0.0, now - due)))
 
