@@ -151,7 +151,8 @@ class Tree(Core):
         self._keys = _ProcessKeys(snapshot_key, secrets.token_bytes(32))
         self.watchers = Watchers()
         self.bus = Bus(self.watchers)
-        self._url = url
+        self.url = url
+        """The loom's URL, with its password."""
         self.seal_key = seal_key
         self.opening: Callable[[], Store] = partial(open_store, url, repair=repair, seal_key=seal_key, create=create)
         self._system: ActorSystem | None = None
@@ -225,14 +226,9 @@ class Tree(Core):
         return self._system
 
     @property
-    def url(self) -> str:
-        """The loom's URL, with its password."""
-        return self._url
-
-    @property
     def store_kind(self) -> str:
         """The first part of the loom's URL."""
-        return self._url.partition(":")[0]
+        return self.url.partition(":")[0]
 
     # Opening and closing
 
@@ -269,7 +265,7 @@ class Tree(Core):
 
     async def _open_store(self) -> Store:
         """Return the opened store: opening may read a whole file, so it needs a thread. A loom in memory does not."""
-        if self._url.startswith("memory:"):
+        if self.url.startswith("memory:"):
             return self.opening()
         stores: list[Store] = []
         try:
@@ -456,7 +452,7 @@ class Tree(Core):
     async def make_backup(self, file: str | os.PathLike[str]) -> Verified:
         """Copy the loom to a file, in a thread."""
         self.check_open()
-        return await self.access.run_in_thread(partial(_backup, self._url, file, seal_key=self.seal_key))
+        return await self.access.run_in_thread(partial(_backup, self.url, file, seal_key=self.seal_key))
 
 
 def _backup(url: str, file: str | os.PathLike[str], *, seal_key: SealKey | None) -> Verified:

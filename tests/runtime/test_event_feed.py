@@ -142,8 +142,9 @@ async def test_events_of_the_log_have_no_secrets() -> None:
 async def test_a_text_that_is_no_id_is_refused(after: Any) -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.start(cantrip([done(1)]), "go")
-        with pytest.raises(InvalidIntent, match="events: after"):
-            entity.events(after=after)
+        for read in (entity.events, entity.work.events, runtime.events):
+            with pytest.raises(InvalidIntent, match="events: after"):
+                read(after=after)
         await entity.episode()
 
 

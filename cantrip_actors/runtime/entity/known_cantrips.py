@@ -62,7 +62,8 @@ class KnownCantrips:
         """Whether one of these cantrips has an `answer` type."""
         self._sent: OrderedDict[tuple[str, str], Cantrip] = OrderedDict()
         """The cantrips that sent intents came with, by entity and key."""
-        self._given = cantrips
+        self.given = cantrips
+        """The cantrips that were given to `Runtime.open`."""
         self._used: OrderedDict[str, _Known] = OrderedDict()
         self._named: OrderedDict[tuple[str, str | None], _Known] = OrderedDict()
         """The same by content and name, which tell cantrips of equal content and different crystals apart."""
@@ -96,11 +97,6 @@ class KnownCantrips:
         return self._offered.get(name)
 
     @property
-    def given(self) -> Sequence[Cantrip]:
-        """The cantrips that were given to `Runtime.open`."""
-        return self._given
-
-    @property
     def names(self) -> list[str]:
         """The names of the cantrips that are offered."""
         return list(self._offered)
@@ -109,8 +105,8 @@ class KnownCantrips:
         """Return the content ids of the cantrips that were given to `Runtime.open`, and if entities of other contents
         may move to them also their names.
         """
-        names = [cantrip.name for cantrip in self._given if moves and cantrip.name is not None]
-        return [*(cantrip.id for cantrip in self._given), *names]
+        names = [cantrip.name for cantrip in self.given if moves and cantrip.name is not None]
+        return [*(cantrip.id for cantrip in self.given), *names]
 
     def add_carved(self, cantrip: Cantrip) -> None:
         """Remember the cantrip of a child."""
@@ -230,7 +226,7 @@ class KnownCantrips:
         return None if used is None else used.cantrip
 
     def _make_unknown(self, entity_id: str, wanted: CantripRef) -> CantripUnknown:
-        offered = [(cantrip.name, cantrip.id) for cantrip in self._given]
+        offered = [(cantrip.name, cantrip.id) for cantrip in self.given]
         shown = ", ".join(_make_label(name, cantrip_id) for name, cantrip_id in offered) or "none"
         return CantripUnknown(
             f"the cantrip of entity {entity_id}, {_make_label(wanted.name, wanted.id)}, is not known in this process, "

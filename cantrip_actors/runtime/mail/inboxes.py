@@ -304,10 +304,6 @@ class Inboxes:
             trace=None if instrument is None or kind != "intent" else instrument.trace(),
         )
 
-    def check_room(self, mail: Mail) -> None:
-        """Raise InboxFull if so much mail waits that this one would not be accepted."""
-        self._core.store.check_room(mail)
-
     async def post(self, mail: Mail) -> MailRow:
         """Make mail durable. Raises KeyUsed, InboxFull, EntityEnded, LoomError."""
         await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that is cancelled already must not send it

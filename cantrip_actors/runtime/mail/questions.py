@@ -127,7 +127,7 @@ class Questions:
             mail = inboxes.make_intent(entity_id, message, key=key, sender=cell.plan.name or cell.entity_id)
             if cell.spans is not None:
                 mail = replace(mail, trace=cell.spans.trace)
-            await self._core.in_store(partial(inboxes.check_room, mail))
+            await self._core.in_store(partial(self._core.store.check_room, mail))
         except CantripError as error:
             return Observed(Observation(gate.name, call.args, f"{gate.name}: {error}", True, call.id)), []
         if gate.name == ASK:
