@@ -9,129 +9,75 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cantrip_actors.loom.export.thread import thread_jsonl
-    from cantrip_actors.loom.integrity.copy import copy_loom
-    from cantrip_actors.loom.integrity.repair import Repaired
-    from cantrip_actors.loom.integrity.verify import Fault, Heads, Verified, collect_heads, verify_loom
-    from cantrip_actors.loom.maintenance.backup import Compacted, backup_loom, compact_loom
-    from cantrip_actors.loom.maintenance.forget import (
-        Forgotten,
-        Quote,
-        Wanted,
-        begin_forget,
-        find_forks,
-        forget_entities,
-    )
-    from cantrip_actors.loom.maintenance.retention import (
-        Duration,
-        Pruned,
-        Retention,
-        find_expired,
-        keep_for,
-        parse_retention,
-        prune_loom,
-    )
-    from cantrip_actors.loom.memory.jsonl import JsonlStore
-    from cantrip_actors.loom.memory.memory import MemoryStore
-    from cantrip_actors.loom.opening import open_store, repair_loom
-    from cantrip_actors.loom.reading.view import Loom, State, open_loom
-    from cantrip_actors.loom.seal.seal_key import SealKey, WrongSealKey
-    from cantrip_actors.loom.sqlite.sqlite import SqliteStore
-    from cantrip_actors.loom.stores.checkpoints import StoredCheckpoint, Tip
-    from cantrip_actors.loom.stores.damage import DamagedLoom
-    from cantrip_actors.loom.stores.facts import EntityFacts
-    from cantrip_actors.loom.stores.inbox import InboxFull, KeyUsed, QueueFull, Taken
-    from cantrip_actors.loom.stores.lease import (
-        Fenced,
-        Held,
-        Lease,
-        Quarantined,
-        QuarantineRow,
-        mark_gone,
-        name_lease,
-        service_lease,
-        this_process,
-    )
-    from cantrip_actors.loom.stores.selection import ListedEntity, Page, Selection
-    from cantrip_actors.loom.stores.store import Durability, Store, Unsure
-    from cantrip_actors.loom.tables.migration import Migrate, Migrated
-    from cantrip_actors.machine.project import ClientCall, Round
-    from cantrip_actors.records.blob import Blob
-    from cantrip_actors.records.codec import SCHEMA, decode, encode
-    from cantrip_actors.records.mail import Mail, MailRow, Pending
-    from cantrip_actors.records.timers import Timer
-
-__all__ = [
-    "SCHEMA",
-    "Blob",
-    "ClientCall",
-    "Compacted",
-    "DamagedLoom",
-    "Durability",
-    "Duration",
-    "EntityFacts",
-    "Fault",
-    "Fenced",
-    "Forgotten",
-    "Heads",
-    "Held",
-    "InboxFull",
-    "JsonlStore",
-    "KeyUsed",
-    "Lease",
-    "ListedEntity",
-    "Loom",
-    "Mail",
-    "MailRow",
-    "MemoryStore",
-    "Migrate",
-    "Migrated",
-    "Page",
-    "Pending",
-    "Pruned",
-    "QuarantineRow",
-    "Quarantined",
-    "QueueFull",
-    "Quote",
-    "Repaired",
-    "Retention",
-    "Round",
-    "SealKey",
-    "Selection",
-    "SqliteStore",
-    "State",
-    "Store",
-    "StoredCheckpoint",
-    "Taken",
-    "Timer",
-    "Tip",
-    "Unsure",
-    "Verified",
-    "Wanted",
-    "WrongSealKey",
-    "backup_loom",
-    "begin_forget",
-    "collect_heads",
-    "compact_loom",
-    "copy_loom",
-    "decode",
-    "encode",
-    "find_expired",
-    "find_forks",
-    "forget_entities",
-    "keep_for",
-    "mark_gone",
-    "name_lease",
-    "open_loom",
-    "open_store",
-    "parse_retention",
-    "prune_loom",
-    "repair_loom",
-    "service_lease",
-    "this_process",
-    "thread_jsonl",
-    "verify_loom",
-]
+    from cantrip_actors.loom.export.thread import thread_jsonl as thread_jsonl
+    from cantrip_actors.loom.integrity.copy import copy_loom as copy_loom
+    from cantrip_actors.loom.integrity.repair import Repaired as Repaired
+    from cantrip_actors.loom.integrity.verify import Fault as Fault
+    from cantrip_actors.loom.integrity.verify import Heads as Heads
+    from cantrip_actors.loom.integrity.verify import Verified as Verified
+    from cantrip_actors.loom.integrity.verify import collect_heads as collect_heads
+    from cantrip_actors.loom.integrity.verify import verify_loom as verify_loom
+    from cantrip_actors.loom.maintenance.backup import Compacted as Compacted
+    from cantrip_actors.loom.maintenance.backup import backup_loom as backup_loom
+    from cantrip_actors.loom.maintenance.backup import compact_loom as compact_loom
+    from cantrip_actors.loom.maintenance.forget import Forgotten as Forgotten
+    from cantrip_actors.loom.maintenance.forget import Quote as Quote
+    from cantrip_actors.loom.maintenance.forget import Wanted as Wanted
+    from cantrip_actors.loom.maintenance.forget import begin_forget as begin_forget
+    from cantrip_actors.loom.maintenance.forget import find_forks as find_forks
+    from cantrip_actors.loom.maintenance.forget import forget_entities as forget_entities
+    from cantrip_actors.loom.maintenance.retention import Duration as Duration
+    from cantrip_actors.loom.maintenance.retention import Pruned as Pruned
+    from cantrip_actors.loom.maintenance.retention import Retention as Retention
+    from cantrip_actors.loom.maintenance.retention import find_expired as find_expired
+    from cantrip_actors.loom.maintenance.retention import keep_for as keep_for
+    from cantrip_actors.loom.maintenance.retention import parse_retention as parse_retention
+    from cantrip_actors.loom.maintenance.retention import prune_loom as prune_loom
+    from cantrip_actors.loom.memory.jsonl import JsonlStore as JsonlStore
+    from cantrip_actors.loom.memory.memory import MemoryStore as MemoryStore
+    from cantrip_actors.loom.opening import open_store as open_store
+    from cantrip_actors.loom.opening import repair_loom as repair_loom
+    from cantrip_actors.loom.reading.view import Loom as Loom
+    from cantrip_actors.loom.reading.view import State as State
+    from cantrip_actors.loom.reading.view import open_loom as open_loom
+    from cantrip_actors.loom.seal.seal_key import SealKey as SealKey
+    from cantrip_actors.loom.seal.seal_key import WrongSealKey as WrongSealKey
+    from cantrip_actors.loom.sqlite.sqlite import SqliteStore as SqliteStore
+    from cantrip_actors.loom.stores.checkpoints import StoredCheckpoint as StoredCheckpoint
+    from cantrip_actors.loom.stores.checkpoints import Tip as Tip
+    from cantrip_actors.loom.stores.damage import DamagedLoom as DamagedLoom
+    from cantrip_actors.loom.stores.facts import EntityFacts as EntityFacts
+    from cantrip_actors.loom.stores.inbox import InboxFull as InboxFull
+    from cantrip_actors.loom.stores.inbox import KeyUsed as KeyUsed
+    from cantrip_actors.loom.stores.inbox import QueueFull as QueueFull
+    from cantrip_actors.loom.stores.inbox import Taken as Taken
+    from cantrip_actors.loom.stores.lease import Fenced as Fenced
+    from cantrip_actors.loom.stores.lease import Held as Held
+    from cantrip_actors.loom.stores.lease import Lease as Lease
+    from cantrip_actors.loom.stores.lease import Quarantined as Quarantined
+    from cantrip_actors.loom.stores.lease import QuarantineRow as QuarantineRow
+    from cantrip_actors.loom.stores.lease import mark_gone as mark_gone
+    from cantrip_actors.loom.stores.lease import name_lease as name_lease
+    from cantrip_actors.loom.stores.lease import service_lease as service_lease
+    from cantrip_actors.loom.stores.lease import this_process as this_process
+    from cantrip_actors.loom.stores.selection import ListedEntity as ListedEntity
+    from cantrip_actors.loom.stores.selection import Page as Page
+    from cantrip_actors.loom.stores.selection import Selection as Selection
+    from cantrip_actors.loom.stores.store import Durability as Durability
+    from cantrip_actors.loom.stores.store import Store as Store
+    from cantrip_actors.loom.stores.store import Unsure as Unsure
+    from cantrip_actors.loom.tables.migration import Migrate as Migrate
+    from cantrip_actors.loom.tables.migration import Migrated as Migrated
+    from cantrip_actors.machine.project import ClientCall as ClientCall
+    from cantrip_actors.machine.project import Round as Round
+    from cantrip_actors.records.blob import Blob as Blob
+    from cantrip_actors.records.codec import SCHEMA as SCHEMA
+    from cantrip_actors.records.codec import decode as decode
+    from cantrip_actors.records.codec import encode as encode
+    from cantrip_actors.records.mail import Mail as Mail
+    from cantrip_actors.records.mail import MailRow as MailRow
+    from cantrip_actors.records.mail import Pending as Pending
+    from cantrip_actors.records.timers import Timer as Timer
 
 _HOMES = {
     "cantrip_actors.loom.export.thread": ("thread_jsonl",),
@@ -238,6 +184,8 @@ _HOMES = {
 }
 
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:

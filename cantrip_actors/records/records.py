@@ -14,6 +14,7 @@ The order of the fields is the order in a line of the loom (`codec.py`), and `re
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -70,6 +71,9 @@ class Observation(Value, frozen=True, gc=False):
         """The result as text, as the crystal reads it."""
         return as_text(self.result)
 
+
+_get_observed = attrgetter(*Observation.__struct_fields__)
+"""Returns the fields of an observation, which are also fields of its record."""
 
 _IDS = {"entity_id": "entity", "turn_id": "turn"}
 
@@ -400,35 +404,13 @@ class GateFinished(_Record, frozen=True, kw_only=True, tag="gate_finished"):
     @classmethod
     def of(cls, entity_id: str, turn_id: str, seen: Observation, duration_ms: float = 0.0) -> GateFinished:
         """Return the record of an observation."""
-        return cls(
-            entity_id=entity_id,
-            turn_id=turn_id,
-            gate=seen.gate,
-            tool_call_id=seen.tool_call_id,
-            args=seen.args,
-            result=seen.result,
-            is_error=seen.is_error,
-            ephemeral=seen.ephemeral,
-            images=seen.images,
-            duration_ms=duration_ms,
-            attempts=seen.attempts,
-            children=seen.children,
-        )
+        observed = zip(Observation.__struct_fields__, _get_observed(seen), strict=True)
+        return cls(entity_id=entity_id, turn_id=turn_id, duration_ms=duration_ms, **dict(observed))
 
     @property
     def observation(self) -> Observation:
         """The observation that was recorded."""
-        return Observation(
-            self.gate,
-            self.args,
-            self.result,
-            self.is_error,
-            self.tool_call_id,
-            self.ephemeral,
-            self.images,
-            self.attempts,
-            self.children,
-        )
+        return Observation(*_get_observed(self))
 
 
 class Committed(

@@ -322,11 +322,11 @@ def test_a_failed_write_changes_no_timer(path):
     with JsonlStore(path) as store:
         store.append([header("e", lasting=True)])
         store.append([note()], timers=[(0, timer())])
-        whole = store._disk
-        store._disk = Disk(write=fail)
+        whole = store._file.disk
+        store._file.disk = Disk(write=fail)
         with pytest.raises(LoomError, match="cannot write"):
             store.replace_timer(timer(), None)
-        store._disk = whole
+        store._file.disk = whole
         assert store.timers("e") == [timer()]
     with JsonlStore(path) as store:
         assert store.timers("e") == [timer()]

@@ -96,8 +96,7 @@ class JsonlStore(MemoryStore):
         self.durability = durability
         self.blocking: bool = durability == "power"
         self.recovered: int = 0
-        self._disk = disk or Disk()
-        self._file = LineFile(self.path, lambda: self._disk, read_only=read_only, synced=self.blocking)
+        self._file = LineFile(self.path, disk or Disk(), read_only=read_only, synced=self.blocking)
         self._late: list[bytes] | None = None
         """While the file is rewritten: what was written to the old one meanwhile, and is no record."""
         self._is_large = False
@@ -313,7 +312,7 @@ class JsonlStore(MemoryStore):
                 file.end = size
                 file.append(b"\n")
             elif end < size:
-                self._disk.truncate(file.fd, end)
+                file.disk.truncate(file.fd, end)
         if end < size:
             self.recovered = size - end
             hint = "a process was killed while it wrote this, which was never acknowledged"

@@ -124,8 +124,7 @@ class MemoryStore(Store):
         self,
         db: None,  # noqa: ARG002  # there is none
         records: Sequence[Record] = (),
-        lines: Sequence[bytes] = (),  # noqa: ARG002  # the index has everything
-        mails: Sequence[Mail] = (),  # noqa: ARG002  # likewise
+        mails: Sequence[Mail] = (),  # noqa: ARG002  # the index has everything
         taken: Sequence[int] = (),  # noqa: ARG002  # likewise
         roots: Sequence[str] = (),
         entities: Sequence[str] = (),  # noqa: ARG002  # likewise

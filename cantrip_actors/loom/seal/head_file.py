@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -22,39 +21,24 @@ LENGTH: Final = 128
 _LINE: Final = re.compile(rb'\{"records":(\d{1,18}),"link":"([0-9a-f]{24})"\} *\n')
 
 
-class HeadFile:
-    """The head of the log in `path`, in `<path>.head`. Its methods raise OSError."""
+def read_head(path: Path) -> Head | None:
+    """Return the head in a file; None if the file is missing or damaged. Raises OSError."""
+    try:
+        found = _LINE.fullmatch(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return None if found is None else Head(int(found[1]), found[2])
 
-    def __init__(self, path: Path, disk: Callable[[], Disk], *, synced: bool) -> None:
-        self.path = path.with_name(f"{path.name}.head")
-        self._disk = disk
-        self._synced = synced
-        self._fd = -1
 
-    def read(self) -> Head | None:
-        """Return the head; None if the file is missing or damaged."""
-        try:
-            found = _LINE.fullmatch(self.path.read_bytes())
-        except FileNotFoundError:
-            return None
-        return None if found is None else Head(int(found[1]), found[2])
-
-    def write(self, head: Head) -> None:
-        """Replace the head."""
-        disk = self._disk()
-        is_new = self._fd < 0 and not self.path.exists()
-        if self._fd < 0:
-            self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE)
-        os.lseek(self._fd, 0, os.SEEK_SET)
+def write_head(path: Path, head: Head, disk: Disk) -> None:
+    """Replace the head in a file, and wait for the disk. Raises OSError."""
+    is_new = not path.exists()
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, FILE)
+    try:
         line = b'{"records":%d,"link":"%b"}' % head
-        disk.write(self._fd, line.ljust(LENGTH - 1) + b"\n")
-        if self._synced:
-            disk.sync(self._fd)
-            if is_new:
-                disk.sync_folder(self.path)
-
-    def close(self) -> None:
-        """Close the file. It can still be read."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        disk.write(fd, line.ljust(LENGTH - 1) + b"\n")
+        disk.sync(fd)
+    finally:
+        os.close(fd)
+    if is_new:
+        disk.sync_folder(path)

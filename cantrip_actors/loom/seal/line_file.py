@@ -62,8 +62,9 @@ class Disk:
 class LineFile:
     """One file. With `synced` an append waits for the disk. `end` is the known end of its whole lines."""
 
-    def __init__(self, path: Path, disk: Callable[[], Disk], *, read_only: bool, synced: bool) -> None:
+    def __init__(self, path: Path, disk: Disk, *, read_only: bool, synced: bool) -> None:
         self.path = path
+        self.disk = disk
         self.read_only = read_only
         self.fd = -1
         self._start = -1
@@ -71,33 +72,24 @@ class LineFile:
         self.end = 0
         self.is_dirty = False
         """Whether bytes of a failed write may follow the last whole line."""
-        self._disk = disk
         self._synced = synced and not read_only
         self._is_new = False
         """Whether a power cut may still take the file's name from it."""
 
-    def open(self, *, create: bool = False) -> bool:
-        """Open the file; return whether it is open. Without `create` a missing file is not an error."""
-        if self.fd >= 0:
-            return True
+    def open(self, *, create: bool = False) -> None:
+        """Open the file; with `create` make a missing one, unless it is opened for reading only."""
         flags = os.O_RDONLY if self.read_only else os.O_RDWR | os.O_APPEND | (os.O_CREAT if create else 0)
-        try:
-            self.fd = os.open(self.path, flags | os.O_NONBLOCK | os.O_CLOEXEC, FILE)
-        except FileNotFoundError:
-            if create:
-                raise
-            return False
+        self.fd = os.open(self.path, flags | os.O_NONBLOCK | os.O_CLOEXEC, FILE)
         self._is_new = create and self._synced
         self._sync_name()
-        return True
 
     def _sync_name(self) -> None:
         if self._is_new:
-            self._disk().sync_folder(self.path)
+            self.disk.sync_folder(self.path)
             self._is_new = False
 
     def close(self) -> None:
-        """Close the file. It can still be read."""
+        """Close the file."""
         self._close_start()
         if self.fd >= 0:
             os.close(self.fd)
@@ -110,31 +102,27 @@ class LineFile:
 
     # ---------------------------------------------------------------------------------------------------------- writing
 
-    def append(self, data: bytes) -> int:
-        """Write whole lines at the end, and return their offset. Nothing has changed if this raises OSError."""
-        if self.fd < 0:
-            self.open(create=True)
+    def append(self, data: bytes) -> None:
+        """Write whole lines at the end. Nothing has changed if this raises OSError."""
         self._sync_name()
         if self.is_dirty and not self.cut():
             raise OSError(errno.EIO, _HALF)
         try:
             self.write(self.fd, data)
             if self._synced:
-                self._disk().sync(self.fd)
+                self.disk.sync(self.fd)
         except OSError:
             self.is_dirty = True
             self.cut()
             raise
-        at, self.end = self.end, self.end + len(data)
-        return at
+        self.end += len(data)
 
     def write(self, fd: int, data: bytes) -> None:
         """Write all of `data`: a signal or a nearly full disk may split the write."""
-        write = self._disk().write
         rest: bytes | memoryview = data
         while rest:
             try:
-                written = write(fd, rest)
+                written = self.disk.write(fd, rest)
             except InterruptedError:
                 continue
             if written == len(rest):
@@ -148,7 +136,7 @@ class LineFile:
         os.lseek(self._open_start(), 0, os.SEEK_SET)
         self.write(self._start, data)
         if self._synced:
-            self._disk().sync(self._start)
+            self.disk.sync(self._start)
 
     def note(self, data: bytes) -> None:
         """Replace the first bytes of the file in place, without waiting for the disk; log it if that fails."""
@@ -166,7 +154,7 @@ class LineFile:
         """Cut off the bytes after the last whole line, or `end`; return False, and log it, if the disk refuses."""
         end = self.end if end is None else end
         try:
-            self._disk().truncate(self.fd, end)
+            self.disk.truncate(self.fd, end)
         except OSError as error:
             self.is_dirty = True
             _log.error("loom.half_record", path=str(self.path), offset=end, error=str(error))
@@ -184,14 +172,14 @@ class LineFile:
         try:
             for part in parts:
                 self.write(fd, part)
-            self._disk().sync(fd)
+            self.disk.sync(fd)
         except BaseException:
             os.close(fd)
             self._new.unlink(missing_ok=True)
             raise
         return fd
 
-    def replace(self, fd: int, first: bytes, added: bytes = b"") -> None:
+    def replace(self, fd: int, first: bytes, added: bytes) -> None:
         """Replace this file by the one that `write_new` returned, with that first line and more lines at its end."""
         try:
             self.write(fd, added)
@@ -203,9 +191,8 @@ class LineFile:
             self.remove_new()
             raise
         self._close_start()
-        old, self.fd = self.fd, fd
-        if old >= 0:
-            os.close(old)
+        os.close(self.fd)
+        self.fd = fd
         self.end, self.is_dirty = os.fstat(fd).st_size, False
         self._is_new = self._synced
         with suppress(OSError):  # the file is in its place: the next append tries it again before it writes
@@ -230,13 +217,8 @@ class LineFile:
                 rest, size = rest + read, size * 2
 
     def read(self, at: int, length: int) -> bytes:
-        """Return up to `length` bytes from `at`, also when the file is closed."""
+        """Return up to `length` bytes from `at`."""
         data = b""
-        fd = self.fd if self.fd >= 0 else os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            while len(data) < length and (more := os.pread(fd, length - len(data), at + len(data))):
-                data += more
-        finally:
-            if fd != self.fd:
-                os.close(fd)
+        while len(data) < length and (more := os.pread(self.fd, length - len(data), at + len(data))):
+            data += more
         return data

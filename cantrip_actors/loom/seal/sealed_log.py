@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from cantrip_actors.loom.seal.head_file import HeadFile
+from cantrip_actors.loom.seal.head_file import read_head, write_head
 from cantrip_actors.loom.seal.line_file import Disk, LineFile
 from cantrip_actors.loom.seal.seal_key import UNSEALED, Head, Seal
 from cantrip_actors.own_files.modes import make_folder, narrow
@@ -88,7 +88,7 @@ class SealedLog(Generic[S]):
         self._kind = kind
         self._disk = disk
         self._seal = seal
-        self._head = HeadFile(path, lambda: self._disk, synced=True)
+        self._head_path = path.with_name(f"{path.name}.head")
         self._known: _Known[S] | None = None
 
     def create(self, line: bytes) -> None:
@@ -96,8 +96,9 @@ class SealedLog(Generic[S]):
         sealed, _ = seal(line, self._start, self._seal.chain)
         new = self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}")
         make_folder(self.path.parent)
-        file = LineFile(new, lambda: self._disk, read_only=False, synced=False)
+        file = LineFile(new, self._disk, read_only=False, synced=False)
         try:
+            file.open(create=True)
             file.append(sealed + b"\n")
             self._disk.sync(file.fd)
             if self._seal.chain:
@@ -116,16 +117,10 @@ class SealedLog(Generic[S]):
             fcntl.flock(folder, fcntl.LOCK_EX)
             if self.path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self.path))
-            self._write_head(self._seal.follow(self._seal.beginning, [sealed]))
+            write_head(self._head_path, self._seal.follow(self._seal.beginning, [sealed]), self._disk)
             os.link(new, self.path)
         finally:
             os.close(folder)
-
-    def _write_head(self, head: Head) -> None:
-        try:
-            self._head.write(head)
-        finally:
-            self._head.close()
 
     def read(self) -> S:
         """Return the state that all lines fold to, after verifying each. Raises BrokenLine, OSError."""
@@ -159,11 +154,11 @@ class SealedLog(Generic[S]):
                 file.append(added)
                 if self._seal.chain:
                     try:
-                        self._write_head(head)
+                        write_head(self._head_path, head, self._disk)
                     except OSError:
                         file.cut(len(data))
                         with suppress(OSError):  # it may have been written, and not synced
-                            self._write_head(before)
+                            write_head(self._head_path, before, self._disk)
                         raise
                 if torn:
                     path, hint = str(self.path), "it was not acknowledged"
@@ -174,9 +169,8 @@ class SealedLog(Generic[S]):
     @contextmanager
     def _open(self, *, read_only: bool) -> Iterator[LineFile]:
         """Open and lock the file. Closing it releases the lock."""
-        file = LineFile(self.path, lambda: self._disk, read_only=read_only, synced=True)
-        if not file.open():
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.path))
+        file = LineFile(self.path, self._disk, read_only=read_only, synced=True)
+        file.open()
         try:
             fcntl.flock(file.fd, fcntl.LOCK_SH if read_only else fcntl.LOCK_EX)
             yield file
@@ -224,10 +218,10 @@ class SealedLog(Generic[S]):
     def _read_stored_head(self) -> Head | None:
         """Return the head of a sealed log. Raises BrokenLine if it is missing, or the log needs a key."""
         if not self._seal.chain:
-            if self._head.path.exists():
+            if self._head_path.exists():
                 raise BrokenLine(1, "the log is sealed, and nothing can be checked without its key: give `seal_key`")
             return None
-        kept = self._head.read()
+        kept = read_head(self._head_path)
         if kept is None:
             raise BrokenLine(1, "its head is missing or damaged, or the log was never sealed with a key")
         return kept

@@ -186,7 +186,6 @@ class LeaseStore(ABC):
         self,
         db: Any,
         records: Sequence[Record] = (),
-        lines: Sequence[bytes] = (),
         mails: Sequence[Mail] = (),
         taken: Sequence[int] = (),
         roots: Sequence[str] = (),

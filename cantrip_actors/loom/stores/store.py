@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeVar
 
@@ -167,33 +166,23 @@ class Store(LeaseStore):
         `post` whose key has other content, EntityEnded, and Unsure if it cannot know whether they are stored.
         """
         lines = [encode(record) for record in records]
-        work = partial(self._append, records, lines, leases, taken, post, timers)
+
+        def work(db: Any) -> int:
+            if not lines:
+                return 0
+            plan, mail_numbers = self._plan(db, records, lines, leases, taken=taken, post=post, timers=timers)
+            if taken or post or plan.over:
+                MailPlan(plan, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
+            if timers:
+                plan_timers(plan, self._known, timers)
+            self._write(db, plan)
+            self._known.apply(plan)
+            return sum(map(len, plan.lines))
+
         try:
             self.written += self._transact(work, *self._conflicts)
         except self._conflicts as error:
             self._refuse(records, error)
-
-    def _append(
-        self,
-        records: Sequence[Record],
-        lines: Sequence[bytes],
-        leases: Mapping[str, int],
-        taken: Sequence[tuple[int, int]],
-        post: Sequence[tuple[int, Mail]],
-        timers: Sequence[tuple[int, Timer]],
-        db: Any,
-    ) -> int:
-        """Do the work of `append` in a transaction; return how many bytes of records it has added."""
-        if not lines:
-            return 0
-        plan, mail_numbers = self._plan(db, records, lines, leases, taken=taken, post=post, timers=timers)
-        if taken or post or plan.over:
-            MailPlan(plan, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
-        if timers:
-            plan_timers(plan, self._known, timers)
-        self._write(db, plan)
-        self._known.apply(plan)
-        return sum(map(len, plan.lines))
 
     def append_copied(self, records: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
         """Append records of another store. `tombstones` are lines to copy unchanged, by the index of the record."""
@@ -227,10 +216,9 @@ class Store(LeaseStore):
         numbers, mail_numbers = self._look_up(
             db,
             records,
-            lines,
-            [mail for _, mail in post] if post else (),
-            [no for _, no in taken] if taken else (),
-            entities=[timer.entity_id for _, timer in timers] if timers else (),
+            [mail for _, mail in post],
+            [no for _, no in taken],
+            entities=[timer.entity_id for _, timer in timers],
         )
         planned = plan(records, lines, numbers, self._known, leases)
         if not self.sealed:

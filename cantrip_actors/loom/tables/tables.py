@@ -110,7 +110,6 @@ class TableStore(ForgettingTables):
         self,
         db: Connection,
         records: Sequence[Record] = (),
-        lines: Sequence[bytes] = (),  # noqa: ARG002  # numbers are given in order
         mails: Sequence[Mail] = (),
         taken: Sequence[int] = (),
         roots: Sequence[str] = (),
