@@ -48,9 +48,10 @@ from cantrip_actors.http.ui_messages import UiMessages, make_message_id
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.loom.export.exchanges import read_exchanges
 from cantrip_actors.records.codec import dump_json
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.runtime.people.utterances import find_last_reply, find_newest_work, find_utterance, reply
 from cantrip_actors.stream.events import DecidedEvent, RequestedEvent
-from cantrip_actors.stream.reading import EventLog, format_instant
+from cantrip_actors.stream.reading import EventLog
 
 
 class ChatDecision(NamedTuple):

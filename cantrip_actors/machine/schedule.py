@@ -24,6 +24,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.records.timers import Rule, Scheduled, Timer
 from cantrip_actors.terms.arguments import check, is_number
 from cantrip_actors.terms.errors import InvalidSchedule
@@ -202,12 +203,7 @@ def _make_row(row: Timer, schedule: Scheduled) -> Timer | None:
 
 def make_firing_key(id: str, due: float) -> str:
     """Return the key of a firing."""
-    return f"schedule:{id}@{format_iso(due)}"
-
-
-def format_iso(seconds: float) -> str:
-    """Return seconds since 1970 as ISO 8601 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"schedule:{id}@{format_instant(due)}"
 
 
 _FIELDS: Final = 5

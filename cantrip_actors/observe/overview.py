@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from cantrip_actors.loom import Loom
 from cantrip_actors.loom.stores.selection import ListedEntity, Selection
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.records.records import Record
 from cantrip_actors.stream.events import (
     EntityEndedEvent,
@@ -25,7 +26,7 @@ from cantrip_actors.stream.events import (
     StepCompleteEvent,
     UsageEvent,
 )
-from cantrip_actors.stream.reading import format_instant, read_events
+from cantrip_actors.stream.reading import read_events
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
 NEWEST: Final = 200

@@ -47,6 +47,7 @@ from cantrip_actors.observe.upserts import (
     TurnStarted,
     Upsert,
 )
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.stream.events import (
     AttemptFailedEvent,
     DeltaEvent,
@@ -66,7 +67,7 @@ from cantrip_actors.stream.events import (
     ToolResultEvent,
     UsageEvent,
 )
-from cantrip_actors.stream.reading import format_instant, is_cut
+from cantrip_actors.stream.reading import is_cut
 from cantrip_actors.stream.wire import (
     FinalFunctionCall,
     FinalFunctionCallOutput,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -114,11 +114,6 @@ def read_events(
 def parse_time(text: str) -> float | None:
     """Return the seconds since the epoch of a record's time; None for "", as of a tombstone."""
     return datetime.fromisoformat(text).timestamp() if text else None
-
-
-def format_instant(seconds: float) -> str:
-    """Return a time as records and streams have it: ISO 8601, UTC, milliseconds, Z."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def _read_intent(record: IntentGiven, at: float, header: Header | None) -> EntityEvent:

@@ -4,7 +4,7 @@ import pytest
 
 from cantrip_actors.loom.stores.settled import SETTLES_AFTER, count_settled
 from cantrip_actors.looms import IntentGiven
-from cantrip_actors.stream.reading import format_instant
+from cantrip_actors.records.instant import format_instant
 
 pytestmark = pytest.mark.rule("W-12")
 

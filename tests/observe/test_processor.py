@@ -18,7 +18,7 @@ from cantrip_actors.observe import (
     TurnStarted,
 )
 from cantrip_actors.observe.processor import INCOMPLETE
-from cantrip_actors.stream.reading import format_instant
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.stream.wire import (
     FinalFunctionCallOutput,
     ItemCancelled,

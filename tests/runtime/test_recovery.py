@@ -25,13 +25,14 @@ from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.thread import thread_jsonl
 from cantrip_actors.loom.sqlite import sqlite
 from cantrip_actors.loom.stores import lease_store
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.records.records import Resumed, Utterance
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.runtime.entity.delegation import Delegation
 from cantrip_actors.runtime.entity.driver import EntityActor
 from cantrip_actors.runtime.entity.performer import Performer
 from cantrip_actors.runtime.entity.recorder import StepRecorder
-from cantrip_actors.stream.reading import EventLog, format_instant
+from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from supervisors import Crash
 from tests.runtime.spells import cantrip, done, say

@@ -26,6 +26,7 @@ from cantrip_actors import (
     UndoneEvent,
     UsageEvent,
 )
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
@@ -46,7 +47,7 @@ from cantrip_actors.records.records import (
     Utterance,
 )
 from cantrip_actors.stream.events import build_event_fields
-from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog, format_instant, parse_time, read_events
+from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog, parse_time, read_events
 from cantrip_actors.terms.messages import ToolCall, Usage
 from tests.machine.driver import Drive, call, cantrip, done, say
 

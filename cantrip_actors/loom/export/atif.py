@@ -22,7 +22,13 @@ from itertools import islice
 from typing import Any
 
 from cantrip_actors.loom.export.chat import build_tools, split_parts
-from cantrip_actors.loom.export.conversation import (
+from cantrip_actors.loom.export.conversation import conversation_of, read_path
+from cantrip_actors.loom.export.folded import Fold, LeftItems, read_folds
+from cantrip_actors.loom.export.thread import build_decision, build_resume
+from cantrip_actors.loom.reading.view import Loom
+from cantrip_actors.loom.stores.blobs import address_of
+from cantrip_actors.machine.context import render_utterance
+from cantrip_actors.machine.project.conversation import (
     Conversation,
     Heard,
     Item,
@@ -31,14 +37,7 @@ from cantrip_actors.loom.export.conversation import (
     Result,
     Said,
     build_conversation,
-    conversation_of,
-    read_path,
 )
-from cantrip_actors.loom.export.folded import Fold, LeftItems, read_folds
-from cantrip_actors.loom.export.thread import build_decision, build_resume
-from cantrip_actors.loom.reading.view import Loom
-from cantrip_actors.loom.stores.blobs import address_of
-from cantrip_actors.machine.context import render_utterance
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image

@@ -14,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from cantrip_actors.loom.export.conversation import Conversation, build_messages
+from cantrip_actors.loom.export.conversation import build_messages
 from cantrip_actors.loom.stores.blobs import address_of
+from cantrip_actors.machine.project.conversation import Conversation
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.file import File

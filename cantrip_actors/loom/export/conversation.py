@@ -12,9 +12,7 @@ from cantrip_actors.machine.project.conversation import (
     Conversation,
     Heard,
     Item,
-    Moved,
     Recalled,
-    Result,
     Said,
     build_conversation,
     list_heard_by_turn,
@@ -22,19 +20,7 @@ from cantrip_actors.machine.project.conversation import (
 from cantrip_actors.records.records import Record
 from cantrip_actors.terms.messages import Message
 
-__all__ = [
-    "Conversation",
-    "Heard",
-    "Item",
-    "Moved",
-    "Recalled",
-    "Result",
-    "Said",
-    "build_conversation",
-    "build_item_messages",
-    "build_messages",
-    "conversation_of",
-]
+__all__ = ["Heard", "build_item_messages", "build_messages", "conversation_of", "list_messages_by_turn", "read_path"]
 
 
 def list_messages_by_turn(loom: Loom, entity_id: str) -> dict[str | None, list[Heard]]:

@@ -20,15 +20,9 @@ from itertools import combinations
 from typing import Any
 
 from cantrip_actors.loom.export.chat import build_chat_messages, build_tools
-from cantrip_actors.loom.export.conversation import (
-    Conversation,
-    Heard,
-    Item,
-    Said,
-    build_item_messages,
-    conversation_of,
-)
+from cantrip_actors.loom.export.conversation import build_item_messages, conversation_of
 from cantrip_actors.loom.reading.view import Loom
+from cantrip_actors.machine.project.conversation import Conversation, Heard, Item, Said
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.terms.messages import Message
 

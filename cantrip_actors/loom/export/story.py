@@ -9,6 +9,7 @@ from cantrip_actors.loom.export.shapes import message_shape, outcome_shape
 from cantrip_actors.loom.export.thread import build_image_fields, build_turn_fields
 from cantrip_actors.machine.project import as_intent
 from cantrip_actors.records.door import name_decider
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.records.records import Record, get_images
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.stream.events import (
@@ -27,7 +28,7 @@ from cantrip_actors.stream.events import (
     StepCompleteEvent,
     UndoneEvent,
 )
-from cantrip_actors.stream.reading import EventId, EventLog, format_instant
+from cantrip_actors.stream.reading import EventId, EventLog
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.history import build_history_messages
 

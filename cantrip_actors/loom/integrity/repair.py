@@ -12,22 +12,21 @@ import shutil
 import sqlite3
 import struct
 import sys
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import repeat
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from cantrip_actors.loom.integrity.copy import can_wait
 from cantrip_actors.loom.integrity.verify import Trees
 from cantrip_actors.loom.memory.journal import JournalLine, decode_line
 from cantrip_actors.loom.memory.jsonl import JsonlStore
 from cantrip_actors.loom.seal.line_file import describe_failure
-from cantrip_actors.loom.seal.seal_key import UNSEALED, Seal, SealKey, SealMark, WrongSealKey, open_seal
+from cantrip_actors.loom.seal.seal_key import Seal, SealKey, SealMark, WrongSealKey, open_seal
 from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.loom.stores.blobs import attach_images, bind_images
 from cantrip_actors.loom.stores.store import Store
@@ -44,6 +43,8 @@ from cantrip_actors.records.timers import Timer, decode_timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
+
+V = TypeVar("V")
 
 _log = get_logger("cantrip.loom")
 
@@ -71,7 +72,7 @@ class Repaired:
     left_out: dict[str, int]
 
 
-def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None = None) -> Repaired:
+def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repaired:
     """Rewrite the loom in a file without its damaged parts, after making a copy of its files.
 
     Waiting mail, timers, schedules and submissions are kept if they can be read. Raises LoomError if the file is in
@@ -111,7 +112,7 @@ def _repair(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repaired
     name = f"repaired{path.suffix}"
     for file in files:
         shutil.copy2(file, copy / file.name)
-    old: _Lines = _JsonlLines(copy / path.name) if is_jsonl else _SqliteLines(copy / path.name)
+    old = _JsonlLines(copy / path.name) if is_jsonl else _SqliteLines(copy / path.name)
     try:
         with closing(old):
             seal = open_seal(seal_key, old.mark(), str(path), is_new=False)
@@ -142,39 +143,9 @@ def _replace(path: Path, old: Sequence[Path], repaired: Path) -> None:
     main.replace(path)
 
 
-class _Lines(ABC):
-    """The readable parts of a damaged loom."""
+class _JsonlLines:
+    """The readable parts of a damaged JSONL file."""
 
-    @abstractmethod
-    def close(self) -> None:
-        """Close what is read."""
-
-    @abstractmethod
-    def mark(self) -> SealMark | None:
-        """Return the mark of a sealed loom."""
-
-    @abstractmethod
-    def read_lines(self) -> Iterator[bytes | None]:
-        """Yield every line, and None for one that cannot be read."""
-
-    @abstractmethod
-    def read_waiting_mail(self) -> Iterator[Mail]:
-        """Yield the mail that is not marked as taken."""
-
-    @abstractmethod
-    def read_timers(self) -> Iterator[Timer]:
-        """Yield the timers and schedules that can be read."""
-
-    @abstractmethod
-    def read_submissions(self) -> Iterator[SubmissionRow]:
-        """Yield the submissions that can be read."""
-
-    @abstractmethod
-    def read_blob(self, digest: str) -> Blob | None:
-        """Return a blob, or None if it is missing or cannot be read."""
-
-
-class _JsonlLines(_Lines):
     def __init__(self, path: Path) -> None:
         # JSON escapes line ends: those of a file that an editor or a checkout has converted are outside the lines
         lines = path.read_bytes().replace(b"\r\n", b"\n").split(b"\n")[:-1]  # the rest was never acknowledged
@@ -221,7 +192,9 @@ class _JsonlLines(_Lines):
         return self._blobs.get(digest)
 
 
-class _SqliteLines(_Lines):
+class _SqliteLines:
+    """The readable parts of a damaged SQLite file."""
+
     def __init__(self, path: Path) -> None:
         self._path = path
         _pad(path)
@@ -261,25 +234,21 @@ class _SqliteLines(_Lines):
             yield row[0] if row is not None and isinstance(row[0], bytes) else None
 
     def read_waiting_mail(self) -> Iterator[Mail]:
-        with suppress(sqlite3.Error):
-            for (line,) in self._file.execute("select line from mail where taken is null order by no"):
-                with suppress(LoomError):
-                    if isinstance(line, bytes):
-                        yield decode_mail(line)
+        return self._decode_each("select line from mail where taken is null order by no", decode_mail)
 
     def read_timers(self) -> Iterator[Timer]:
-        with suppress(sqlite3.Error):
-            for (line,) in self._file.execute("select line from timers"):
-                with suppress(LoomError):
-                    if isinstance(line, bytes):
-                        yield decode_timer(line)
+        return self._decode_each("select line from timers", decode_timer)
 
     def read_submissions(self) -> Iterator[SubmissionRow]:
+        return self._decode_each("select line from submissions", decode_submission)
+
+    def _decode_each(self, query: str, decode_line: Callable[[bytes], V]) -> Iterator[V]:
+        """Yield what the lines of a query say, as far as they can be read."""
         with suppress(sqlite3.Error):
-            for (line,) in self._file.execute("select line from submissions"):
+            for (line,) in self._file.execute(query):
                 with suppress(LoomError):
                     if isinstance(line, bytes):
-                        yield decode_submission(line)
+                        yield decode_line(line)
 
     def read_blob(self, digest: str) -> Blob | None:
         with suppress(sqlite3.Error, AttributeError, UnicodeDecodeError):
@@ -303,9 +272,9 @@ def _pad(path: Path) -> None:
 class _Salvage:
     """Copies the undamaged part. `cut` holds the root entities of which no further record is kept."""
 
-    old: _Lines
+    old: _JsonlLines | _SqliteLines
     target: Store
-    seal: Seal = UNSEALED
+    seal: Seal
     records: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     cut: set[str] = field(default_factory=set)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from cantrip_actors.loom.integrity.copy import copy_loom
@@ -17,6 +16,7 @@ from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.own_files.claims import list_loom_files
 from cantrip_actors.own_files.modes import make_folder
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.terms.arguments import check, check_kind, is_finite
 from cantrip_actors.terms.errors import LoomError
@@ -95,8 +95,7 @@ def compact_loom(store: Store, now: float | None = None) -> Compacted:
     check(now is None or is_finite(now), "now", "seconds since 1970", now)
     before = _measure_size(store)
     blobs = store.drop_unused_blobs()
-    then = datetime.fromtimestamp((time.time() if now is None else now) - KEEP_KEYS, UTC)
-    store.expire_mail(then.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+    store.expire_mail(format_instant((time.time() if now is None else now) - KEEP_KEYS))
     store.scrub()
     return Compacted(blobs, before, _measure_size(store))
 

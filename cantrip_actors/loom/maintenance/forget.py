@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 from cantrip_actors.loom.stores.erasure import Erasure, check_ended
 from cantrip_actors.loom.stores.lease import NO_LEASES, Held, Lease, this_process
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.machine.project import Life, as_forgotten, list_turns_quoting
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError, UnknownEntity
 
@@ -94,8 +94,7 @@ def begin_forget(
             raise _make_loaded(fork)
     quotes = tuple(_find_quotes(store, entities))
     roots = {find_root(store, entity) for entity in entities}
-    owner, now = this_process(), datetime.fromtimestamp(store.clock(), UTC)
-    at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    owner, at = this_process(), format_instant(store.clock())
     claims: list[Lease] = []
     try:
         claims.extend(store.claim(root, owner, LEASE, lift=True) for root in sorted(roots - leases.keys()))

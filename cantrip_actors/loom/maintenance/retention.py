@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from cantrip_actors.loom.maintenance.forget import Forgotten, Wanted, find_forks, forget_entities
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.machine.project import Life, get_time, is_for_lease_holder
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.terms.arguments import check, check_choice, check_kind, is_number, show
 from cantrip_actors.terms.errors import LoomError
 
@@ -90,8 +91,7 @@ def _is_expired(store: Store, entity: str, retention: Retention, now: float) -> 
     kept_for = None if header is None else retention.get("long-lived" if header.lasting else "one-shot")
     if kept_for is None or store.is_held(entity):
         return False
-    before = datetime.fromtimestamp(max(0.0, now - kept_for), UTC).isoformat(timespec="milliseconds")
-    if _ended_at(store, entity) >= before.replace("+00:00", "Z"):
+    if _ended_at(store, entity) >= format_instant(max(0.0, now - kept_for)):
         return False
     return all((store.life(fork) or Life.BUSY) >= Life.OVER for fork in find_forks(store, list_subtree(store, entity)))
 

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
 from typing import Any, NoReturn, TypeVar
@@ -62,6 +61,7 @@ from cantrip_actors.machine.project import (
 )
 from cantrip_actors.machine.state import Shape
 from cantrip_actors.machine.state import State as MachineState
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.records.records import Header, IntentGiven, Record, Requested, Rewarded
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.turn import Turn
@@ -762,4 +762,4 @@ def _find_last_number(records: Sequence[Record]) -> int | None:
 
 
 def _read_time(store: Store) -> str:
-    return datetime.fromtimestamp(store.clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_instant(store.clock())

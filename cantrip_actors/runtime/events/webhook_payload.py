@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from cantrip_actors.loom import QuarantineRow
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.stream.events import (
     DecidedEvent,
     EntityEndedEvent,
@@ -13,7 +14,6 @@ from cantrip_actors.stream.events import (
     EpisodeEndedEvent,
     RequestedEvent,
 )
-from cantrip_actors.stream.reading import format_instant
 from cantrip_actors.terms.webhook import WebhookKind
 
 _BUDGETS: Final = frozenset({"budget", "max_tokens", "max_cost"})

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from cantrip_actors.machine.actions import Contact
 from cantrip_actors.machine.events import Observed
-from cantrip_actors.machine.schedule import format_iso, parse_local_time
+from cantrip_actors.machine.schedule import parse_local_time
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.records.records import Observation
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.cell import Cell
@@ -28,7 +29,7 @@ def set_timer(cell: Cell, action: Contact, core: Core, inboxes: Inboxes) -> tupl
     mail = inboxes.make_mail(cell.entity_id, "timer", body, key=f"{cell.entity_id}:{id}", sender=gate.name)
     timer = Timer(id=id, due=due, entity_id=cell.entity_id, mail=mail)
     seconds = action.args.get("in_seconds")
-    when = f"at {format_iso(due)}" if seconds is None else f"in {seconds:g} s"
+    when = f"at {format_instant(due)}" if seconds is None else f"in {seconds:g} s"
     return Observed(Observation(gate.name, call.args, f"you will be woken {when}", False, call.id)), [timer]
 
 
@@ -45,5 +46,5 @@ def _compute_due(cell: Cell, action: Contact, now: float) -> float:
         return round(now + float(seconds), 3)
     due = parse_local_time(str(at), action.gate.dependencies.get("zone"))
     if due <= now:
-        raise InvalidSchedule(f"expected a time to come, got {at}; it is {format_iso(now)}")
+        raise InvalidSchedule(f"expected a time to come, got {at}; it is {format_instant(now)}")
     return due

@@ -9,10 +9,11 @@ from hypothesis import given
 
 from cantrip_actors import Cantrip, Image, scripted
 from cantrip_actors.loom.export.chat import chat_jsonl
-from cantrip_actors.loom.export.conversation import Said, build_conversation, build_messages, conversation_of
+from cantrip_actors.loom.export.conversation import build_messages, conversation_of
 from cantrip_actors.loom.reading.redaction import redacted_loom
 from cantrip_actors.machine.context import LEFT_OUT, NO_GATE, SKIPPED
 from cantrip_actors.machine.project import make_fork_state
+from cantrip_actors.machine.project.conversation import Said, build_conversation
 from cantrip_actors.machine.state import Identity, Plan
 from cantrip_actors.records.records import Committed, Folded, GateFinished, IntentGiven, Observation, Steered, Utterance
 from cantrip_actors.redact.redactor import Redactor
