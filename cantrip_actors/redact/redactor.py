@@ -124,22 +124,6 @@ class Redactor:
     fewer than four characters, which would make ordinary text unreadable.
     """
 
-    __slots__ = (
-        *(
-            "_anywhere",
-            "_clean",
-            "_names",
-            "_needles",
-            "_patterns",
-            "_places",
-            "_secrets",
-            "_shortest",
-            "_spaced",
-            "_words",
-            "_wrapped",
-        ),
-    )
-
     def __init__(self, secrets: Secrets = (), patterns: Iterable[SecretPattern] = COMMON) -> None:
         self._clean: set[str] = set()
         """Short texts without a secret: a record's ids, names and times are redacted again for each reader."""

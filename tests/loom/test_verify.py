@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.loom import SqliteStore, copy_loom, open_store, verify_loom
+from cantrip_actors.loom.tables.table_rows import MANY
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.records import Ended, Rewarded
 from cantrip_actors.records.seal import NOTHING, seal, split_link
@@ -282,6 +283,18 @@ def test_timers_that_contradict_their_lines_are_found(kind, statement, fault):
             store._transact(lambda db: db.execute(statement))
         with open_store(place.url, read_only=True) as store:
             assert any(str(one).startswith(fault) for one in verify_loom(store).faults), verify_loom(store).faults
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_fault_is_found_in_the_last_of_many_timers_of_one_entity(kind):
+    timers = [(0, Timer(id=f"wake{n:04}", due=5.0, entity_id="e", mail=mail("k"))) for n in range(2 * MANY)]
+    with anywhere(kind) as place:
+        with place.open() as store:
+            store.append([header("e", lasting=True)], timers=timers)
+            store._transact(lambda db: db.execute("update timers set due = 6 where id = ?", (timers[-1][1].id,)))
+        with open_store(place.url, read_only=True) as store:
+            (fault,) = verify_loom(store).faults
+            assert str(fault) == f"timer wake{2 * MANY - 1:04} of entity e: its row differs from its line"
 
 
 def test_a_broken_index_is_found(tmp_path):

@@ -28,7 +28,7 @@ from cantrip_actors.loom.memory.jsonl import JsonlStore
 from cantrip_actors.loom.seal.line_file import describe_failure
 from cantrip_actors.loom.seal.seal_key import Seal, SealKey, SealMark, WrongSealKey, open_seal
 from cantrip_actors.loom.sqlite.sqlite import SqliteStore
-from cantrip_actors.loom.stores.blobs import attach_images, bind_images
+from cantrip_actors.loom.stores.blobs import attach_images, bind_mail
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.machine.project import as_header
 from cantrip_actors.own_files.claims import SQLITE, is_claimed, list_loom_files
@@ -296,16 +296,13 @@ class _Salvage:
         for mail in self.old.read_waiting_mail():
             taken_at = self.keys.get((mail.entity_id, mail.key))
             if taken_at is None or taken_at < mail.at:  # else a key that had expired was used again
-                self.target.post([self._bind_images(mail)], most=sys.maxsize)
+                self.target.post([bind_mail(mail, self.old.read_blob)], most=sys.maxsize)
         for timer in self.old.read_timers():
             if can_wait(timer, self.target):
-                bound = None if timer.mail is None else self._bind_images(timer.mail)
-                self.target.replace_timer(None, replace(timer, mail=bound))
+                mail = None if timer.mail is None else bind_mail(timer.mail, self.old.read_blob)
+                self.target.replace_timer(None, replace(timer, mail=mail))
         for row in self.old.read_submissions():
             self.target.add_submission(row)
-
-    def _bind_images(self, mail: Mail) -> Mail:
-        return replace(mail, images=bind_images(mail.images, self.old.read_blob)) if mail.images else mail
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""

@@ -101,22 +101,17 @@ class MemoryIndex(Known):
 
     def apply(self, plan: Plan) -> None:
         """Add written records to the index."""
-        if plan.entities:
-            for row in plan.entities:
-                self._begin(row, plan.new[row.id])
+        for row in plan.entities:
+            self._begin(row, plan.new[row.id])
         Known.apply(self, plan)
-        if plan.turns:
-            self.owners.update(plan.turns)
-        if plan.standings:
-            for entity, standing in plan.standings.items():
-                self._set_life(entity, standing.life)
-                self.listing.move(entity, standing)
+        self.owners.update(plan.turns)
+        for entity, standing in plan.standings.items():
+            self._set_life(entity, standing.life)
+            self.listing.move(entity, standing)
         for entity, number in plan.asides:
             self.asides.setdefault(entity, []).append(number)
-        if plan.waiting:
-            self.mail.apply(plan)
-        if plan.timers or plan.timed_out:
-            self.timers.apply(plan)
+        self.mail.apply(plan)
+        self.timers.apply(plan)
         numbers = self.numbers
         for place, number in zip(plan.places, plan.numbers, strict=True):
             numbers[place.no].append(number)

@@ -77,9 +77,8 @@ class EntityListing:
         start = None if cursor is None else _locate(self._rows[cursor])
         if oldest_first:
             since = None if selection.since is None else _Position(selection.since, -1, "")
-            positions = _read_on(candidates, max(filter(None, (start, since)), default=None))
-        else:
-            positions = _read_back(candidates, start)
+            start = max(filter(None, (start, since)), default=None)
+        positions = _read_chunks(candidates, start, oldest_first=oldest_first)
         listed: list[ListedEntity] = []
         for position in positions:
             if len(listed) == limit or (selection.since is not None and position.at < selection.since):
@@ -90,22 +89,15 @@ class EntityListing:
         return listed
 
 
-def _read_back(positions: Sequence[_Position], end: _Position | None) -> Iterator[_Position]:
-    """Yield positions from the last one on backwards, or from the one before `end`."""
+def _read_chunks(positions: Sequence[_Position], start: _Position | None, *, oldest_first: bool) -> Iterator[_Position]:
+    """Yield positions in one of the two orders, from the one that follows `start`."""
     while True:
-        last = len(positions) if end is None else bisect_left(positions, end)
-        chunk = positions[max(0, last - _CHUNK) : last]
-        if not chunk:
-            return
-        yield from reversed(chunk)
-        end = chunk[0]
-
-
-def _read_on(positions: Sequence[_Position], start: _Position | None) -> Iterator[_Position]:
-    """Yield positions from the first one on, or from the one after `start`."""
-    while True:
-        first = 0 if start is None else bisect_right(positions, start)
-        chunk = positions[first : first + _CHUNK]
+        if oldest_first:
+            first = 0 if start is None else bisect_right(positions, start)
+            chunk = positions[first : first + _CHUNK]
+        else:
+            last = len(positions) if start is None else bisect_left(positions, start)
+            chunk = positions[max(0, last - _CHUNK) : last][::-1]
         if not chunk:
             return
         yield from chunk

@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from cantrip_actors.own_files.modes import make_file
 from cantrip_actors.redact.logs import get_logger
 
 SECRET: Final = 32
@@ -37,25 +38,14 @@ def read_key(loom: Path, *, make: bool) -> bytes | None:
         return None
     path = loom.with_name(f"{loom.name}.key")
     try:
-        if make:
-            _make(path)
+        if make and make_file(path):
+            path.write_bytes(secrets.token_bytes(SECRET))
         return _derive_key(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         _log.warning("loom.no_snapshot_key", path=str(path), error=error.strerror, hint=_HINT)
         return None
-
-
-def _make(path: Path) -> None:
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        return
-    try:
-        os.write(fd, secrets.token_bytes(SECRET))
-    finally:
-        os.close(fd)
 
 
 def _derive_key(path: Path) -> bytes | None:

@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
+import msgspec
+
 from cantrip_actors.records.blob import Blob, Snapshot
+from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record, get_images, replace_images
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
@@ -46,6 +49,11 @@ def attach_images(records: Iterable[R], find: Callable[[str], Blob | None]) -> l
 def bind_images(images: Iterable[File], find: Callable[[str], Blob | None]) -> tuple[File, ...]:
     """Return images whose bytes `find` looks up on first use."""
     return tuple(image.with_lookup(partial(_read_bytes, find, image.digest)) for image in images)
+
+
+def bind_mail(mail: Mail, find: Callable[[str], Blob | None]) -> Mail:
+    """Return mail with images whose bytes `find` looks up on first use."""
+    return msgspec.structs.replace(mail, images=bind_images(mail.images, find)) if mail.images else mail
 
 
 def _read_bytes(find: Callable[[str], Blob | None], digest: str) -> bytes | None:

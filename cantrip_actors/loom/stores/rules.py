@@ -188,23 +188,18 @@ class Known(ABC):
     def apply(self, planned: Plan) -> None:
         """Add the written records."""
         places = self.places
-        if planned.new:
-            places.update(planned.new)
-        if planned.turns:
-            for turn, entity in planned.turns.items():
-                places[entity].tip = turn
-        if planned.standings:
-            for entity, standing in planned.standings.items():
-                places[entity].standing = standing
+        places.update(planned.new)
+        for turn, entity in planned.turns.items():
+            places[entity].tip = turn
+        for entity, standing in planned.standings.items():
+            places[entity].standing = standing
         for tree, head in planned.heads.items():
             tree.head = head
-        if planned.waiting:
-            for tree, waiting in planned.waiting.items():
-                tree.waiting = waiting
-        if planned.timers:
-            for entity, _ in planned.timers:
-                if entity:
-                    places[entity].has_timers = True
+        for tree, waiting in planned.waiting.items():
+            tree.waiting = waiting
+        for entity, _ in planned.timers:
+            if entity:
+                places[entity].has_timers = True
 
 
 def plan(

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeVar
 
 from cantrip_actors.loom.seal.seal_key import UNSEALED, Head, Seal
-from cantrip_actors.loom.stores.blobs import bind_images
+from cantrip_actors.loom.stores.blobs import bind_mail
 from cantrip_actors.loom.stores.checkpoints import StoredCheckpoint, Tip, decode_checkpoint, encode_checkpoint
 from cantrip_actors.loom.stores.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.stores.erasure import Erasure
@@ -693,18 +693,14 @@ class Store(LeaseStore):
     def _decode_pending(self, no: int, line: bytes) -> Pending:
         """Return the mail of its line; the bytes of its images are read on first use. Raises DamagedLoom."""
         try:
-            mail = decode_mail(line)
+            return Pending(no, bind_mail(decode_mail(line), self.blob))
         except LoomError as error:
             raise DamagedLoom(f"mail {no} of {self.where} is damaged: {error}. {REPAIR}") from error
-        return Pending(no, replace(mail, images=bind_images(mail.images, self.blob)) if mail.images else mail)
 
     def _decode_timer(self, line: bytes) -> Timer:
         """Return the timer of its line; the bytes of its mail's images are read on first use."""
         timer = decode_timer(line)
-        mail = timer.mail
-        if mail is None or not mail.images:
-            return timer
-        return replace(timer, mail=replace(mail, images=bind_images(mail.images, self.blob)))
+        return timer if timer.mail is None else replace(timer, mail=bind_mail(timer.mail, self.blob))
 
     def faults(self) -> Iterator[str]:
         """Yield the faults in the store that the lines do not show (`verify`)."""

@@ -12,7 +12,7 @@ from cantrip_actors.loom.stores.inbox import TakenMail, select_settled
 from cantrip_actors.loom.stores.rules import NONE_WAITS, Waiting
 from cantrip_actors.loom.stores.store import NextDue
 from cantrip_actors.loom.tables.node_tables import NodeTables
-from cantrip_actors.loom.tables.table_rows import MAIL_ROWS, MANY, Connection, decode_mail_row, decode_text
+from cantrip_actors.loom.tables.table_rows import MAIL_ROWS, MANY, Connection, decode_mail_row, decode_text, fetch_pages
 from cantrip_actors.machine.project import get_time
 from cantrip_actors.records.mail import MailRow, Pending
 from cantrip_actors.records.submissions import (
@@ -65,18 +65,15 @@ class MailTables(NodeTables):
 
     def expire_mail(self, before: str) -> None:
         """Forget mail that was settled before that time."""
-        at, old = 0, []
         query = (
             "select mail.no, id, lane, seq, body from mail join records on seq = taken "
             "join entities on entities.no = mail.entity where mail.no > ? order by mail.no limit ?"
         )
-        while rows := self._fetch_rows(query, at, MANY):
-            at = rows[-1][0]
-            old += [
-                TakenMail(no, decode_text(id), lane, seq)
-                for no, id, lane, seq, body in rows
-                if get_time(self._decode(seq, body)) < before
-            ]
+        old = [
+            TakenMail(no, decode_text(id), lane, seq)
+            for no, id, lane, seq, body in fetch_pages(self._fetch_rows, query)
+            if get_time(self._decode(seq, body)) < before
+        ]
         expired = select_settled(old, before, self.records)
         for first in range(0, len(expired), MANY):
             numbers = [(one.no,) for one in expired[first : first + MANY]]

@@ -8,7 +8,7 @@ from typing import Any
 from cantrip_actors.loom.stores.inbox import mark_fault
 from cantrip_actors.loom.stores.rules import read_header_facts
 from cantrip_actors.loom.tables.mail_tables import SCHEDULES
-from cantrip_actors.loom.tables.table_rows import MANY, decode_optional_text, decode_text
+from cantrip_actors.loom.tables.table_rows import decode_optional_text, decode_text, fetch_pages
 from cantrip_actors.machine.project import Life, as_header
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.submissions import decode_submission
@@ -31,80 +31,69 @@ def find_table_faults(fetch: Fetch, half_forgotten: Container[str]) -> Iterator[
 
 
 def _find_entity_faults(fetch: Fetch) -> Iterator[str]:
-    at = 0
-    while rows := fetch(_BEGINNINGS, at, MANY):
-        at = rows[-1][0]
-        for no, body, parent, turn, forked, name, lasting, tenant, began in rows:
-            if body is None:
-                yield f"record {no} is missing, and an entity should begin with it"
-                continue
-            try:
-                header = as_header(decode(decode_text(body).encode()))
-            except LoomError:  # `verify` reports it
-                continue
-            row = (
-                decode_optional_text(parent),
-                decode_optional_text(turn),
-                bool(forked),
-                decode_optional_text(name),
-                bool(lasting),
-                decode_text(tenant),
-                decode_text(began),
-            )
-            if header is not None and row != read_header_facts(header):
-                yield f"record {no}: the row of its entity differs from this line"
+    for no, body, parent, turn, forked, name, lasting, tenant, began in fetch_pages(fetch, _BEGINNINGS):
+        if body is None:
+            yield f"record {no} is missing, and an entity should begin with it"
+            continue
+        try:
+            header = as_header(decode(decode_text(body).encode()))
+        except LoomError:  # `verify` reports it
+            continue
+        row = (
+            decode_optional_text(parent),
+            decode_optional_text(turn),
+            bool(forked),
+            decode_optional_text(name),
+            bool(lasting),
+            decode_text(tenant),
+            decode_text(began),
+        )
+        if header is not None and row != read_header_facts(header):
+            yield f"record {no}: the row of its entity differs from this line"
 
 
 def _find_mail_faults(fetch: Fetch, half_forgotten: Container[str]) -> Iterator[str]:
-    at = 0
-    while rows := fetch(_MARKS, at, MANY):
-        at = rows[-1][0]
-        for no, key, entity, lasting, body in rows:
-            try:
-                record = decode(decode_text(body or "").encode())
-            except LoomError:  # `verify` reports it, or the record is missing
-                record = None
-            if record is not None and record.entity_id in half_forgotten:
-                continue
-            fault = mark_fault(no, decode_text(entity), decode_text(key), record, lasting=bool(lasting))
-            if fault is not None:
-                yield fault
+    for no, key, entity, lasting, body in fetch_pages(fetch, _MARKS):
+        try:
+            record = decode(decode_text(body or "").encode())
+        except LoomError:  # `verify` reports it, or the record is missing
+            record = None
+        if record is not None and record.entity_id in half_forgotten:
+            continue
+        fault = mark_fault(no, decode_text(entity), decode_text(key), record, lasting=bool(lasting))
+        if fault is not None:
+            yield fault
     for (entity,) in fetch(_MISCOUNTED):
         yield f"the tree of entity {decode_text(entity)} has a wrong count of waiting mail"
 
 
 def _find_timer_faults(fetch: Fetch) -> Iterator[str]:
     """Yield the timers without a living entity, and those whose row contradicts their line."""
-    at: tuple[Any, Any] = (SCHEDULES - 1, "")
-    while rows := fetch(_ALL_TIMERS, *at, MANY):
-        at = rows[-1][:2]
-        for no, id, due, line, entity, life in rows:
-            owner = decode_optional_text(entity) or ""
-            named = f"timer {decode_text(id)}{f' of entity {owner}' if owner else ''}"
-            try:
-                timer = decode_timer(decode_text(line).encode())
-            except LoomError as error:
-                yield f"{named}: {error}"
-                continue
-            row = decode_text(id), due, owner
-            if no != SCHEDULES and (life is None or life >= Life.OVER):
-                yield f"{named}: its entity has ended, or never began"
-            elif row != (timer.id, timer.due, timer.entity_id):
-                yield f"{named}: its row differs from its line"
+    for no, id, due, line, entity, life in fetch_pages(fetch, _ALL_TIMERS, after=(SCHEDULES - 1, "")):
+        owner = decode_optional_text(entity) or ""
+        named = f"timer {decode_text(id)}{f' of entity {owner}' if owner else ''}"
+        try:
+            timer = decode_timer(decode_text(line).encode())
+        except LoomError as error:
+            yield f"{named}: {error}"
+            continue
+        row = decode_text(id), due, owner
+        if no != SCHEDULES and (life is None or life >= Life.OVER):
+            yield f"{named}: its entity has ended, or never began"
+        elif row != (timer.id, timer.due, timer.entity_id):
+            yield f"{named}: its row differs from its line"
 
 
 def _find_submission_faults(fetch: Fetch) -> Iterator[str]:
-    at = ""
-    while rows := fetch("select id, queue, rank, at, line from submissions where id > ? order by id limit ?", at, MANY):
-        at = decode_text(rows[-1][0])
-        for id, queue, *position, line in rows:
-            try:
-                row = decode_submission(decode_text(line).encode())
-            except LoomError as error:
-                yield f"submission {decode_text(id)}: {error}"
-                continue
-            if (decode_text(id), decode_text(queue), position) != (row.id, row.queue, list(row.position[:2])):
-                yield f"submission {decode_text(id)}: its row differs from its line"
+    query = "select id, queue, rank, at, line from submissions where id > ? order by id limit ?"
+    for id, queue, *position, line in fetch_pages(fetch, query, after=("",)):
+        try:
+            row = decode_submission(decode_text(line).encode())
+        except LoomError as error:
+            yield f"submission {decode_text(id)}: {error}"
+            continue
+        if (decode_text(id), decode_text(queue), position) != (row.id, row.queue, list(row.position[:2])):
+            yield f"submission {decode_text(id)}: its row differs from its line"
 
 
 _BEGINNINGS = """

@@ -30,7 +30,7 @@ from cantrip_actors.loom.stores.erasure import (
 from cantrip_actors.loom.stores.lease import NO_LEASES
 from cantrip_actors.loom.stores.rules import Place, Waiting, check_lease
 from cantrip_actors.loom.tables.mail_tables import SCHEDULES, MailTables
-from cantrip_actors.loom.tables.table_rows import MANY, Connection, KnownRows, decode_text
+from cantrip_actors.loom.tables.table_rows import MANY, Connection, KnownRows, decode_text, fetch_pages
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.codec import encode
 from cantrip_actors.records.mail import decode_mail
@@ -306,18 +306,13 @@ def _list_used(
 ) -> set[str]:
     """Return which of these blobs are used by timers, and by records and waiting mail since some record and mail."""
     used: set[str] = set()
-    at = since.record
-    while rows := fetch(_WITH_BLOBS, at, '%"digest":%', '%"snapshot":%', MANY):
-        at = rows[-1][0]
-        for _, entity, body in rows:
-            if entity not in doomed:
-                used.update(find_blobs_in_line(decode_text(body).encode(), digests))
-    at = since.mail
-    while rows := fetch(_MAIL_WITH_BLOBS, at, '%"digest":%', MANY):
-        at = rows[-1][0]
-        for no, line in rows:
-            if no not in doomed_mail:
-                used.update(find_blobs_in_mail(decode_text(line).encode(), digests))
+    patterns = '%"digest":%', '%"snapshot":%'
+    for _, entity, body in fetch_pages(fetch, _WITH_BLOBS, *patterns, after=(since.record,)):
+        if entity not in doomed:
+            used.update(find_blobs_in_line(decode_text(body).encode(), digests))
+    for no, line in fetch_pages(fetch, _MAIL_WITH_BLOBS, patterns[0], after=(since.mail,)):
+        if no not in doomed_mail:
+            used.update(find_blobs_in_mail(decode_text(line).encode(), digests))
     for (line,) in fetch(_TIMERS_WITH_BLOBS, '%"digest":%'):
         used.update(find_blobs_in_timer(decode_text(line).encode(), digests))
     return used

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -52,6 +52,19 @@ class Tables(Store):
             raise Newer(f"{self.where}: record {seq} {error}") from error
         except LoomError as error:
             raise DamagedLoom(f"{self.where}: record {seq} is corrupt: {error}. {REPAIR}") from error
+
+
+def fetch_pages(
+    fetch: Callable[..., list[Any]], query: str, *values: Any, after: Sequence[Any] = (0,)
+) -> Iterator[Sequence[Any]]:
+    """Yield all rows of a query, which `fetch` reads page by page.
+
+    A query takes a position, then `values`, then a limit. Its first columns are the position of a row.
+    """
+    while rows := fetch(query, *after, *values, MANY):
+        # SQLite's texts arrive as bytes, which are greater than every text
+        after = [decode_text(value) if isinstance(value, bytes) else value for value in rows[-1][: len(after)]]
+        yield from rows
 
 
 MAIL_ROWS = (

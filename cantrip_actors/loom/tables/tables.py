@@ -31,6 +31,7 @@ from cantrip_actors.loom.tables.table_rows import (
     decode_mail_row,
     decode_optional_text,
     decode_text,
+    fetch_pages,
     read_link,
 )
 from cantrip_actors.machine.project import (
@@ -333,11 +334,8 @@ class TableStore(ForgettingTables):
 
     def standings(self) -> Iterator[tuple[str, EntityStanding]]:
         """Yield how each entity stands, in order of creation."""
-        at = 0
-        while rows := self._fetch_rows(_STANDINGS, at, MANY):
-            at = rows[-1][0]
-            for _, entity, *standing in rows:
-                yield decode_text(entity), _decode_standing(standing)
+        for _, entity, *standing in fetch_pages(self._fetch_rows, _STANDINGS):
+            yield decode_text(entity), _decode_standing(standing)
 
     def _count_written(self, size: int) -> None:  # a server looks after its own log
         """Count the bytes that a transaction writes."""
@@ -371,16 +369,8 @@ class TableStore(ForgettingTables):
     def headers(self) -> Iterator[Header]:
         """Yield every entity's header, in order of creation, up to the moment of the call."""
         ((last,),) = self._fetch_rows("select coalesce(max(no), 0) from entities")
-        at = 0
-        while rows := self._fetch_rows(
-            "select seq, body from entities join records on seq = no where no > ? and no <= ? order by no limit ?",
-            at,
-            last,
-            MANY,
-        ):
-            at = rows[-1][0]
-            for seq, body in rows:
-                yield self._decode_header(seq, body)
+        query = "select seq, body from entities join records on seq = no where no > ? and no <= ? order by no limit ?"
+        return (self._decode_header(seq, body) for seq, body in fetch_pages(self._fetch_rows, query, last))
 
     def owner(self, turn_id: str) -> str | None:
         """Return the entity that a committed turn belongs to."""
@@ -449,11 +439,8 @@ class TableStore(ForgettingTables):
     def indexed_lines(self) -> Iterator[tuple[int, bytes, tuple[str | None, str | None]]]:
         """Yield every line with its number, and its row's entity and turn."""
         ((last,),) = self._fetch_rows("select coalesce(max(seq), 0) from records")
-        at = 0
-        while rows := self._fetch_rows(_LINES, at, last, MANY):
-            at = rows[-1][0]
-            for seq, body, entity, turn in rows:
-                yield seq, decode_text(body).encode(), (decode_optional_text(entity), decode_optional_text(turn))
+        for seq, body, entity, turn in fetch_pages(self._fetch_rows, _LINES, last):
+            yield seq, decode_text(body).encode(), (decode_optional_text(entity), decode_optional_text(turn))
 
     def faults(self) -> Iterator[str]:
         """Yield where the tables of entities, mail and timers contradict the lines."""
@@ -471,10 +458,8 @@ class TableStore(ForgettingTables):
 
     def blobs(self) -> Iterator[str]:
         """Yield the digests of all blobs."""
-        at = ""
-        while digests := self._fetch_ids("select digest from blobs where digest > ? order by digest limit ?", at, MANY):
-            at = digests[-1]
-            yield from digests
+        query = "select digest from blobs where digest > ? order by digest limit ?"
+        return (decode_text(digest) for (digest,) in fetch_pages(self._fetch_rows, query, after=("",)))
 
     def _decode_header(self, seq: int, body: str | bytes) -> Header:
         header = as_header(self._decode(seq, body))
