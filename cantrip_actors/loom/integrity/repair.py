@@ -299,8 +299,8 @@ class _Salvage:
                 self.target.post([bind_mail(mail, self.old.read_blob)], most=sys.maxsize)
         for timer in self.old.read_timers():
             if can_wait(timer, self.target):
-                mail = None if timer.mail is None else bind_mail(timer.mail, self.old.read_blob)
-                self.target.replace_timer(None, replace(timer, mail=mail))
+                bound = None if timer.mail is None else bind_mail(timer.mail, self.old.read_blob)
+                self.target.replace_timer(None, replace(timer, mail=bound))
         for row in self.old.read_submissions():
             self.target.add_submission(row)
 
