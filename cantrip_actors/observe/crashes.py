@@ -25,8 +25,8 @@ import uuid_utils
 
 from cantrip_actors.loom.stores.store import Postponed
 from cantrip_actors.machine.project import get_committed_turn
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.stream.reading import format_instant
 from cantrip_actors.terms.errors import LoomError
 from supervisors import Crash, ExitReason
 from supervisors.events import (
