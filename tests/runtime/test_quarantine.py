@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -279,6 +280,25 @@ async def test_a_runtime_opens_and_recovers_the_other_entities_if_one_cannot_be_
         assert dict(runtime.not_resumed) == ({first: str(error)} if is_listed else {})
         assert runtime.interrupted() == [runtime.loom.header(first)]
         assert (runtime.find(second).loaded, runtime.loom.is_over(second)) == (recover == "resume", recover != "resume")
+
+
+@pytest.mark.rule("Z-11")
+@pytest.mark.parametrize("recover", ["list", "resume", "abandon"])
+async def test_a_runtime_opens_and_recovers_the_other_entities_if_the_header_of_one_is_damaged(
+    url: str, recover: Any
+) -> None:
+    first, second = await cut_short(url, "a", "b")
+    connection = sqlite3.connect(url.removeprefix("sqlite:"))
+    connection.execute("update records set body = '{' where seq = (select no from entities where id = ?)", [first])
+    connection.commit()
+    connection.close()
+    async with Runtime.open(url, cantrips=[SPELL], recover=recover) as runtime:
+        assert list(runtime.not_resumed) == [first]
+        assert "is corrupt" in runtime.not_resumed[first]
+        assert (runtime.find(second).loaded, runtime.loom.is_over(second)) == (
+            recover == "resume",
+            recover == "abandon",
+        )
 
 
 @pytest.mark.rule("Z-11")

@@ -369,19 +369,16 @@ class Launcher:
 
     def find_interrupted(self) -> Iterable[Header]:
         """Yield the headers of root entities that were running and that no process runs now; not of waiting ones."""
-        for entity_id in self._core.loom.unfinished(idle=False):
-            if self.is_interrupted(entity_id):
-                yield self._core.loom.header(entity_id)
+        return filter(None, map(self.find_if_interrupted, self._core.loom.unfinished(idle=False)))
 
-    def is_interrupted(self, entity_id: str) -> bool:
-        """Return whether this is a root entity that was running and that no process runs now; not one that waits."""
+    def find_if_interrupted(self, entity_id: str) -> Header | None:
+        """Return the header of a root entity if it was running and no process runs it now; not of one that waits."""
         core = self._core
-        return (
-            core.store.life(entity_id) is Life.BUSY
-            and core.living.get(entity_id) is None
-            and core.loom.header(entity_id).parent_entity is None
-            and not (core.is_held(entity_id) or core.is_waiting(entity_id))
-        )
+        if core.store.life(entity_id) is not Life.BUSY or core.living.get(entity_id) is not None:
+            return None
+        header = core.loom.header(entity_id)
+        is_interrupted = header.parent_entity is None and not (core.is_held(entity_id) or core.is_waiting(entity_id))
+        return header if is_interrupted else None
 
 
 def unload_when_idle(cell: Cell) -> None:

@@ -1282,7 +1282,7 @@ class Runtime:
 
     def is_interrupted(self, entity: HasId | str) -> bool:
         """Return whether `interrupted` has this entity; it reads the loom in the calling thread, too."""
-        return self._tree.launcher.is_interrupted(self._find_id(entity))
+        return self._tree.launcher.find_if_interrupted(self._find_id(entity)) is not None
 
     async def resume(
         self, entity_id: str, *, cantrip: Cantrip[Answer_co] | None = None, by: str = ""
@@ -1365,11 +1365,13 @@ class Runtime:
         A listed entity that asked another one is loaded when the answer comes: the answer is like mail to it.
         """
         tree = self._tree
-        for header in await tree.in_store(self.interrupted):
+        for entity_id in await tree.in_store(partial(tree.loom.unfinished, idle=False)):
+            header = None
             try:
-                why = await self._recover_entity(header)
+                header = await tree.in_store(partial(tree.launcher.find_if_interrupted, entity_id))
+                why = "" if header is None else await self._recover_entity(header)
             except (Held, EntityEnded):
-                _log.info("another process has resumed an entity", entity=header.entity_id)
+                _log.info("another process has resumed an entity", entity=entity_id)
                 continue
             except CantripError as error:  # one that cannot be read, for example: it must not keep the others waiting
                 if is_outage(error) or not tree.is_open:
@@ -1378,8 +1380,9 @@ class Runtime:
                 if isinstance(error, Quarantined):
                     tree.registry.send(error)
             if why:
-                self._not_resumed[header.entity_id] = why
-                _log.warning("an entity is not resumed", entity=header.entity_id, cantrip=header.cantrip_name, why=why)
+                self._not_resumed[entity_id] = why
+                name = None if header is None else header.cantrip_name
+                _log.warning("an entity is not resumed", entity=entity_id, cantrip=name, why=why)
         await tree.inboxes.poll()
         tree.scheduler.wake()
 
