@@ -198,7 +198,7 @@ class Dispatches:
         return Heads(len(ends), ends)
 
     def verify(self, heads: Heads | None = None) -> dict[str, str]:
-        """Read all logs, and return the faults of untrustworthy logs, by id.
+        """Read all logs, and return the faults of those that are untrustworthy or cannot be read, by id.
 
         `heads` are those of an earlier time: each of these logs must exist and have passed its earlier end.
         """
@@ -208,8 +208,8 @@ class Dispatches:
             try:
                 self.read(dispatch_id)
                 links[dispatch_id] = self._read_links(dispatch_id)
-            except TamperedRecord as tampered:
-                faults[dispatch_id] = str(tampered)
+            except DispatchError as error:
+                faults[dispatch_id] = str(error)
         for dispatch_id, link in () if heads is None else heads.trees.items():
             if dispatch_id not in faults and link not in links.get(dispatch_id, ()):
                 what = "is an older copy, or forged" if dispatch_id in links else "is gone"
@@ -257,15 +257,15 @@ class Dispatches:
 
 
 def read_trusted_records(log: Dispatches) -> list[Record]:
-    """Return the records of all dispatches, by id, without the tampered ones, which are logged."""
+    """Return the records of all dispatches, by id, without those that are tampered or unreadable, which are logged."""
     records: list[Record] = []
     for dispatch_id in log.ids():
         try:
             records.append(log.read(dispatch_id))
-        except TamperedRecord as tampered:
-            _log.error("a dispatch cannot be trusted", dispatch=dispatch_id, why=str(tampered))
         except UnknownDispatch:  # it was forgotten meanwhile
             continue
+        except DispatchError as error:
+            _log.error("a dispatch cannot be read, or not be trusted", dispatch=dispatch_id, why=str(error))
     return records
 
 

@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 from cantrip_actors import LoomError, Runtime
-from cantrip_actors.dispatch import Dispatcher, Dispatches, Progressed, StatusChanged, TamperedRecord
+from cantrip_actors.dispatch import Dispatcher, DispatchError, Dispatches, Progressed, StatusChanged, TamperedRecord
+from cantrip_actors.dispatch.log import read_trusted_records
 from cantrip_actors.loom import Heads
 from cantrip_actors.records.seal import seal, split_link
 from tests.dispatch.contracts import AT, contract
@@ -74,6 +75,15 @@ def test_a_change_of_a_log_without_the_key_is_detected(folder, change):
         opened(folder).read("one")
     assert opened(folder).read("two").seq == 3
     assert [*opened(folder).verify()] == ["one"]
+
+
+def test_a_log_that_cannot_be_read_keeps_the_others_readable(folder):
+    (folder / "three.jsonl").mkdir()
+    logs = opened(folder)
+    with pytest.raises(DispatchError):
+        logs.read("three")
+    assert [record.id for record in read_trusted_records(logs)] == ["one", "two"]
+    assert [*logs.verify()] == ["three"]
 
 
 @pytest.mark.rule("X-21")
