@@ -86,6 +86,17 @@ async def test_a_feed_follows_an_entity_that_another_process_runs(tmp_path: Path
     assert not [event for event in seen if isinstance(event, StepStartEvent)]  # live, and so of the other process
 
 
+async def test_a_reader_that_never_waits_long_has_the_events_of_another_process(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url) as worker, Runtime.open(url) as reader:
+        entity = await worker.start(cantrip(lambda context: {**done("bye"), "delay": 3.0}), "go")
+        feed, events = reader.find(entity.id).events(after="0"), []
+        for _ in range(50):
+            with anyio.move_on_after(0.1), suppress(StopAsyncIteration):
+                events.append(await anext(feed))
+    assert isinstance(events[-1], EntityEndedEvent)
+
+
 async def test_live_events_come_between_the_recorded_ones() -> None:
     async with Runtime.open() as runtime:
         entity = await runtime.start(

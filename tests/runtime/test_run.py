@@ -21,6 +21,7 @@ from cantrip_actors import (
     scripted,
 )
 from cantrip_actors.stream.wire import FinalMessage, ItemDelta, ItemDone, ItemStart
+from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
 
 pytestmark = pytest.mark.rule("Y-20")
@@ -111,6 +112,36 @@ async def test_leaving_a_run_whose_intent_waits_withdraws_it() -> None:
             assert (await first.result()).terminated
         intents = [one.content for one in await poet.messages() if one.role == "user"]
         assert intents == ["first"]
+
+
+@pytest.mark.real_time
+async def test_a_run_has_the_events_of_an_episode_that_another_process_runs(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    echoes = Cantrip(scripted(lambda context: context[-1].content), gates=["done"], max_turns=3, name="echoes")
+    async with Runtime.open(url, cantrips=[echoes]) as worker:
+        await (await worker.invoke(echoes, "hello", name="desk")).episode()
+        async with Runtime.open(url) as door:
+            desk = door.entity("desk")
+            assert desk is not None
+            with anyio.fail_after(10):
+                async with desk.stream("go") as run:
+                    events = [type(event) async for event in run.events()]
+            assert (events[0], events[-1]) == (EntityStartedEvent, EpisodeEndedEvent)
+
+
+async def test_leaving_a_run_returns_although_the_process_that_ran_the_episode_was_killed(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url, cantrips=[POET]) as worker, Runtime.open(url) as door:
+        await (await worker.invoke(POET, "hello", name="poet")).episode()
+        poet = door.entity("poet")
+        assert poet is not None
+        async with poet.stream("go") as run:
+            await anext(run.events())
+            Process(Crash(1, False)).attach(worker)
+            await anyio.sleep(20)
+            left = anyio.current_time()
+        assert anyio.current_time() - left < 90
+        assert door.loom.state(poet.id) == "active"
 
 
 async def test_a_run_of_a_withdrawn_intent_ends_without_events() -> None:

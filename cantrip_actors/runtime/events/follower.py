@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
@@ -31,6 +32,8 @@ class Follower(AsyncIterator[T], Generic[T]):
         self._is_due = True
         """Whether it reads without waiting: nothing was read yet, or reading failed."""
         self._reading = anyio.Lock(fast_acquire=True)
+        self._deadline: float | None = None
+        """When it reads without an event; None if nobody has waited since the last event or reading."""
 
     @abstractmethod
     async def _read(self) -> Iterable[T]:
@@ -65,13 +68,19 @@ class Follower(AsyncIterator[T], Generic[T]):
         await self._read_all()
 
     async def _wait(self) -> EntityEvent | None:
-        """Wait for the next event, or for as long as `_choose_interval` says; return the event."""
-        arrived = self._events._take_arrived()  # noqa: SLF001  # of the same mechanism; without a timer
-        if arrived is not None:
-            return arrived
-        with anyio.move_on_after(self._choose_interval()), suppress(StopAsyncIteration):
-            return await anext(self._events)
-        return None
+        """Wait for the next event, or for as long as `_choose_interval` says; return the event.
+
+        A cancelled wait goes on with the next call: a reader that waits again and again for a short time reads, too.
+        """
+        event = self._events._take_arrived()  # noqa: SLF001  # of the same mechanism; without a timer
+        if event is None:
+            if self._deadline is None:
+                interval = self._choose_interval()
+                self._deadline = math.inf if interval is None else anyio.current_time() + interval
+            with anyio.CancelScope(deadline=self._deadline), suppress(StopAsyncIteration):
+                event = await anext(self._events)
+        self._deadline = None
+        return event
 
     async def _read_all(self) -> None:
         """Make the values since the last reading ready."""

@@ -24,7 +24,7 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.cells import check_input_size, make_begin
-from cantrip_actors.runtime.entity.launcher import unload_when_idle
+from cantrip_actors.runtime.entity.launcher import STOP_GRACE, unload_when_idle
 from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.log_feed import EventFeed, LogFeed, follow_turns
 from cantrip_actors.runtime.face.episode import Episode, make_episode
@@ -355,7 +355,7 @@ class Entity(Generic[Answer_co]):
 
         async def cancel() -> None:
             await work.cancel(now=True)
-            await work.result()
+            await work.result(timeout=STOP_GRACE)  # the process that runs the entity may have died
 
         has_none = work._has_no_episode  # noqa: SLF001  # of the same face
         return FollowedEpisode(self._id, feed, key, work.result, cancel, has_none)
