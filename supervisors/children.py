@@ -24,6 +24,7 @@ import math
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 import anyio.lowlevel
@@ -145,7 +146,7 @@ class ChildRecord:
         system = self.parent.system
         if self.ref is not None:
             system.emit(Restarting(system.now(), self.ref, self.spec, self.last_exit or NORMAL, delay))
-        self.retry = system.timers.call_after(delay, retry, self)
+        self.retry = system.timers.call_after(delay, partial(retry, self))
 
     def count_restart(self, ended: Incarnation | None) -> float:
         """Count a restart and return the seconds to wait before it.
@@ -170,45 +171,44 @@ class ChildRecord:
         system = self.parent.system
         if system.is_torn_down:
             return TORN_DOWN
-        failure: ExitReason
         actor = create_actor(self.spec, system)
-        if isinstance(actor, Actor):
-            ref = self._identify(actor)
-            if isinstance(ref, ActorRef):
-                self.incarnation = incarnation = Incarnation(system, self, ref, actor)
+        try:
+            if isinstance(actor, Actor):
+                self.incarnation = incarnation = Incarnation(system, self, self._identify(actor), actor)
                 if actor.has_children:
                     children: Any = (actor.children_class or Children)(system, incarnation)
                     incarnation.children = actor.children = children
                 self.cancel_restart()
                 return incarnation
-            failure = ref
-        else:
             failure = actor
+        except (SpecError, NameTaken) as refusal:
+            failure = Crash(refusal)
         reason = None if isinstance(failure, Normal) else failure
-        if reason is not None or system.sinks:
-            system.emit(StartFailedEvent(system.now(), self.ref or ActorRef(self.spec.id), self.spec, reason))
+        system.emit(StartFailedEvent(system.now(), self.ref or ActorRef(self.spec.id), self.spec, reason))
         return failure
 
-    def _identify(self, actor: Actor) -> ActorRef | Crash:
-        """Give the new actor its ref, path and name; return the ref, or a `Crash` if it cannot have them."""
+    def _identify(self, actor: Actor) -> ActorRef:
+        """Give the new actor its ref, path and name, and return the ref.
+
+        Raises:
+            SpecError: the ref of the spec is of another kind, or another child's.
+            NameTaken: another actor has the name of the spec.
+        """
         self.is_supervisor, self.is_host = actor.is_supervisor, actor.has_children
         ref = self.ref or self.spec.ref
         if ref is None:
             ref = actor.ref_class()
         elif not isinstance(ref, actor.ref_class):
             self.ref = None
-            return Crash(SpecError("ref", f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {ref!r}"))
+            raise SpecError("ref", f"{type(actor).__name__} needs a {actor.ref_class.__name__}, not {ref!r}")
         elif not self.restarts and identify(ref).is_open:
             self.ref = None  # so that the end of this child does not end the other ref
-            return Crash(SpecError("ref", f"{ref!r} is another child's already"))
+            raise SpecError("ref", f"{ref!r} is another child's already")
         self.ref = ref
         identity = identify(ref)
         identity.id, identity.parent = self.spec.id, self.parent.ref
         if self.spec.name is not None:
-            try:
-                self.parent.system.registry.reserve(self.spec.name, ref)
-            except NameTaken as taken:
-                return Crash(taken)
+            self.parent.system.registry.reserve(self.spec.name, ref)
         return ref
 
 

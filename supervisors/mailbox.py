@@ -142,12 +142,6 @@ class Caller:
             if self._callback is not None:
                 self._callback()
 
-    def expire(self, error: Exception) -> None:
-        """Raise `error` in the caller, if it still waits, and abandon the call."""
-        if not self.answered:
-            self.fail(error)
-            self.abandon()
-
 
 def _wake_nobody(_: Any) -> None:
     """Wake no task: the mailbox has no reader yet."""

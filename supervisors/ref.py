@@ -134,7 +134,7 @@ class BoundedWork:
         self._is_cancelled = False
         self._scope: anyio.CancelScope | None = None
         self._on_overdue: Callable[[], object]
-        self._ended: Caller | None = None
+        self._ended: anyio.Event | None = None
 
     def begin(self, scope: anyio.CancelScope, on_overdue: Callable[[], object]) -> None:
         """Note that the work begins, or continues, in `scope`; `on_overdue` is called if it does not end within the
@@ -149,7 +149,7 @@ class BoundedWork:
         if scope is self._scope:
             self._scope = None
             if self._ended is not None:
-                self._ended.reply(None)
+                self._ended.set()
 
     async def cancel(self, system: ActorSystem, grace: float) -> None:
         """Cancel the work, and wait for its end, `grace` seconds at most; work that begins later ends at once."""
@@ -158,13 +158,8 @@ class BoundedWork:
             return
         self._scope.cancel()
         timer = system.timers.call_after(grace, self._give_up)
-        loop = system.loop
-
-        async def wait() -> None:
-            self._ended = loop.make_caller()
-            await self._ended.wait()
-
-        cancelled = await wait_uninterrupted(loop, lambda: self._scope is None, wait)
+        self._ended = anyio.Event()
+        cancelled = await wait_uninterrupted(system.loop, lambda: self._scope is None, self._ended.wait)
         timer.cancel()
         if cancelled is not None:
             raise cancelled
@@ -194,7 +189,7 @@ class ActorIdentity:
     reason: ExitReason | None = None  # why its last incarnation ended
     outcome: Outcome | None = None  # once it will not be restarted
     state: Any = None  # the result of the last incarnation's `snapshot`, for the next one
-    _watchers: list[tuple[object, bool, NotifyExit]] | None = None
+    _watchers: list[tuple[object, bool, NotifyExit]] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
@@ -237,27 +232,22 @@ class ActorIdentity:
         self._notify(self.reason, final=True)
 
     def _notify(self, reason: ExitReason, *, final: bool) -> None:
-        if self._watchers is None:
-            return
         due = [watcher for watcher in self._watchers if watcher[1] is final]
-        self._watchers = [watcher for watcher in self._watchers if watcher[1] is not final] or None
+        self._watchers = [watcher for watcher in self._watchers if watcher[1] is not final]
         for _, _, notify in due:
             notify(reason, final)
 
     def watch(self, watcher: object, notify: NotifyExit, *, final: bool) -> None:
         """Call `notify` once, at the end of an incarnation, or with `final` when there will be no other."""
-        if self._watchers is None:
-            self._watchers = []
         self._watchers.append((watcher, final, notify))
 
     def unwatch(self, watcher: object) -> None:
         """Forget the monitors and waits of `watcher`."""
-        if self._watchers is not None:
-            self._watchers = [entry for entry in self._watchers if entry[0] is not watcher] or None
+        self._watchers = [entry for entry in self._watchers if entry[0] is not watcher]
 
     def count_watches(self, watcher: object = None) -> int:
         """Return how many ends `watcher` waits for, or all watchers."""
-        return sum(watcher is None or entry[0] is watcher for entry in self._watchers or ())
+        return sum(watcher is None or entry[0] is watcher for entry in self._watchers)
 
 
 class ActorRef(Generic[A_co]):
@@ -417,14 +407,13 @@ class ActorRef(Generic[A_co]):
             check_seconds("grace", grace)
             caller.work = BoundedWork()
         self._put(caller)
-        timer = None
-        if timeout is not None:
-            timer = system.timers.call_after(timeout, caller.expire, CallTimeout(self, timeout))
         try:
-            return await caller.wait()
+            if timeout is None:
+                return await caller.wait()
+            with anyio.move_on_after(timeout):
+                return await caller.wait()
+            raise CallTimeout(self, timeout)
         finally:
-            if timer is not None:
-                timer.cancel()
             if grace is not None and caller.abandoned:
                 await self._end_work(system, caller, grace)
 

@@ -6,8 +6,8 @@ that waits for its reply; with `anyio.Event` a call takes 2.4 times as long on a
 that anyio does not answer at that price: which task runs, what time it is, and whether asyncio is cancelling all its
 tasks because the loop is torn down. trio is not imported here: a program that runs under trio has imported it.
 
-*Timers* are one heap and one task for a whole system, on anyio alone. They serve `send_after`, the timeouts of calls,
-delayed restarts, graces and kills. Callbacks run in the order of their deadlines; they are this package's own, short,
+*Timers* are one heap and one task for a whole system, on anyio alone. They serve `send_after`, delayed restarts, graces
+and kills. Callbacks run in the order of their deadlines; they are this package's own, short,
 and do not raise. The task of the timers ends only when the system's root has ended: no cancellation stops it, because
 actors that are being stopped need their graces.
 """
@@ -186,14 +186,14 @@ class TimerQueue:
         self._is_stopped = False
         self.cancelled = 0  # how many in the heap are cancelled
 
-    def call_after(self, seconds: float, callback: Callable[..., object], *arguments: Any) -> ScheduledCall:
-        """Call `callback(*arguments)` after `seconds` of the loop's clock."""
+    def call_after(self, seconds: float, callback: Callable[[], object]) -> ScheduledCall:
+        """Call `callback` after `seconds` of the loop's clock."""
         deadline = self._loop.now() + seconds
-        if 2 * self.cancelled > len(self._heap) > FEW:  # most calls with a timeout are answered long before the timeout
+        if 2 * self.cancelled > len(self._heap) > FEW:  # most actors end long before their grace is over
             self._heap = [entry for entry in self._heap if entry[2].callback is not None]
             heapq.heapify(self._heap)
             self.cancelled = 0
-        call = ScheduledCall(self, functools.partial(callback, *arguments) if arguments else callback)
+        call = ScheduledCall(self, callback)
         heapq.heappush(self._heap, (deadline, next(self._order), call))
         if deadline < self._wakes_at:
             self._event.set()
