@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from cantrip_actors.terms.arguments import check, check_choice, check_whole, is_text
+from cantrip_actors.terms.arguments import check, check_whole, is_text
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.messages import ALIASES
-from cantrip_actors.terms.period import PERIODS, Period, find_period_end, find_period_start, find_zone
+from cantrip_actors.terms.period import Period, Periodic, read_period
 
 
 @dataclass(frozen=True, slots=True)
-class CallLimit:
+class CallLimit(Periodic):
     """The most calls of a gate that an entity and its subtree may begin in each period.
 
     `per` is "intent" for one episode, or a "day" or "month" of `zone`.
@@ -34,15 +34,10 @@ class CallLimit:
                 f"max_calls: expected a gate and a number, and perhaps per and zone, got {dict(stated)!r}"
             )
         gate, most = stated["gate"], stated["most"]
-        per: Period = "intent" if stated.get("per") is None else stated["per"]
-        zone = stated.get("zone")
+        per = "intent" if stated.get("per") is None else stated["per"]
         check(is_text(gate), "max_calls: gate", "a gate's name", gate, InvalidCantrip)
         check_whole("max_calls", most, 0, error=InvalidCantrip)
-        check_choice("max_calls: per", per, PERIODS, InvalidCantrip)
-        if zone is not None and per == "intent":
-            raise InvalidCantrip('max_calls: zone: expected with per="day" or per="month" only; leave it out')
-        zone = find_zone("UTC" if zone is None else zone, InvalidCantrip).key
-        return cls(ALIASES.get(gate, gate), most, per, zone)
+        return cls(ALIASES.get(gate, gate), most, *read_period("max_calls", per, stated.get("zone")))
 
     def __str__(self) -> str:
         return f"max_calls({self.gate}, {self.most} {'for each intent' if self.per == 'intent' else f'per {self.per}'})"
@@ -55,11 +50,3 @@ class CallLimit:
     def as_json(self) -> dict[str, Any]:
         """Return the limit as the loom's header and the capability text show it."""
         return asdict(self)
-
-    def find_start(self, wall: float) -> float:
-        """Return when the period at a time began, both in seconds since 1970; minus infinity for an intent."""
-        return find_period_start(wall, self.per, self.zone)
-
-    def find_end(self, wall: float) -> float:
-        """Return when the period at a time ends, both in seconds since 1970; infinity for an intent."""
-        return find_period_end(wall, self.per, self.zone)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 from zoneinfo import ZoneInfo
 
 from cantrip_actors.terms.arguments import MakeError, check, check_choice, check_whole, is_finite, is_positive
@@ -36,8 +36,36 @@ def find_zone(name: object, error: MakeError) -> ZoneInfo:
     )
 
 
+class Periodic:
+    """A limit that begins anew with each intent, or with each day or month of a zone."""
+
+    __slots__ = ()
+
+    per: Period
+    zone: str
+
+    def find_start(self, wall: float) -> float:
+        """Return when the period at a time began, both in seconds since 1970; minus infinity for an intent."""
+        return -math.inf if self.per == "intent" else _find_midnight(wall, self.per, self.zone).timestamp()
+
+    def find_end(self, wall: float) -> float:
+        """Return when the period at a time ends, both in seconds since 1970; infinity for an intent."""
+        if self.per == "intent":
+            return math.inf
+        later = _find_midnight(wall, self.per, self.zone) + timedelta(days=1 if self.per == "day" else 32)
+        return (later.replace(day=1) if self.per == "month" else later).timestamp()
+
+
+def read_period(what: str, per: object, zone: object) -> tuple[Period, str]:
+    """Return the period and the zone of a limit that is read from a mapping. Raises InvalidCantrip."""
+    check_choice(f"{what}: per", per, PERIODS, InvalidCantrip)
+    if zone is not None and per == "intent":
+        raise InvalidCantrip(f'{what}: zone: expected with per="day" or per="month" only; leave it out')
+    return cast("Period", per), find_zone("UTC" if zone is None else zone, InvalidCantrip).key
+
+
 @dataclass(frozen=True, slots=True)
-class PeriodBudget:
+class PeriodBudget(Periodic):
     """The amount that an entity and its subtree may use in each period.
 
     Attributes:
@@ -65,16 +93,12 @@ class PeriodBudget:
                 f"{ward}: expected a number, or an object with most and per, and perhaps zone and when_spent, "
                 f"got {dict(stated)!r}"
             )
-        most, per = stated["most"], stated["per"]
-        check_choice(f"{ward}: per", per, PERIODS, InvalidCantrip)
+        most = stated["most"]
+        per, zone = read_period(ward, stated["per"], stated.get("zone"))
         if ward == "max_tokens":
             check_whole(ward, most, 1, error=InvalidCantrip)
         else:
             check(is_positive(most), ward, "a number > 0", most, InvalidCantrip)
-        zone = stated.get("zone")
-        if zone is not None and per == "intent":
-            raise InvalidCantrip(f'{ward}: zone: expected with per="day" or per="month" only; leave it out')
-        zone = find_zone("UTC" if zone is None else zone, InvalidCantrip).key
         when_spent: WhenSpent | None = stated.get("when_spent")
         if when_spent is None:
             when_spent = "end" if per == "intent" else "wait"
@@ -107,14 +131,6 @@ class PeriodBudget:
         """Return the name of the period at a time in seconds since 1970: "2026-11-29", "2026-11"."""
         return name_period(wall, self.per, self.zone)
 
-    def find_start(self, wall: float) -> float:
-        """Return when the period at a time began, both in seconds since 1970; minus infinity for an intent."""
-        return find_period_start(wall, self.per, self.zone)
-
-    def find_end(self, wall: float) -> float:
-        """Return when the period at a time ends, both in seconds since 1970; infinity for an intent."""
-        return find_period_end(wall, self.per, self.zone)
-
     def join(self, other: PeriodBudget) -> PeriodBudget:
         """Return the stricter of two budgets with the same label: the lesser amount, and the stricter end."""
         when_spent = min(self.when_spent, other.when_spent, key=STRICTEST_FIRST.index)
@@ -131,19 +147,6 @@ class PeriodUsage(NamedTuple):
 def name_period(wall: float, per: Period, zone: str) -> str:
     """Return the name of the day or month in a zone at a time in seconds since 1970: "2026-11-29", "2026-11"."""
     return _read_time(wall, zone).strftime("%Y-%m-%d" if per == "day" else "%Y-%m")
-
-
-def find_period_start(wall: float, per: Period, zone: str) -> float:
-    """Return when the period at a time began, both in seconds since 1970; minus infinity for an intent."""
-    return -math.inf if per == "intent" else _find_midnight(wall, per, zone).timestamp()
-
-
-def find_period_end(wall: float, per: Period, zone: str) -> float:
-    """Return when the period at a time ends, both in seconds since 1970; infinity for an intent."""
-    if per == "intent":
-        return math.inf
-    later = _find_midnight(wall, per, zone) + timedelta(days=1 if per == "day" else 32)
-    return (later.replace(day=1) if per == "month" else later).timestamp()
 
 
 def is_granted(answer: object) -> bool:
