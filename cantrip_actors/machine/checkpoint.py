@@ -42,29 +42,18 @@ class Checkpoint(msgspec.Struct, frozen=True):
         return (self.cantrip_id, self.is_measured) == (plan.cantrip.id, plan.shape.is_measured)
 
 
-class _Summary(msgspec.Struct, frozen=True):
-    """The fields of a checkpoint without its state."""
+class CheckpointSummary(msgspec.Struct, frozen=True):
+    """The cantrip that an entity works with, and the mark of its dependencies: a checkpoint without its state."""
 
     adopted: CantripRef
     dependencies: str | None = None
     format: int = FORMAT
 
 
-def read_cantrip_of_checkpoint(data: bytes) -> CantripRef | None:
-    """Return the cantrip that an entity works with, without decoding its state; None for an unusable checkpoint."""
-    summary = _read_summary(data)
-    return None if summary is None else summary.adopted
-
-
-def read_dependencies_of_checkpoint(data: bytes) -> tuple[str | None] | None:
-    """Return, in a tuple, the mark of the dependencies that an entity had; None for an unusable checkpoint."""
-    summary = _read_summary(data)
-    return None if summary is None else (summary.dependencies,)
-
-
-def _read_summary(data: bytes) -> _Summary | None:
+def read_summary(data: bytes) -> CheckpointSummary | None:
+    """Return the summary of a checkpoint, without decoding its state; None for an unusable checkpoint."""
     try:
-        summary = msgspec.msgpack.decode(data, type=_Summary)
+        summary = msgspec.msgpack.decode(data, type=CheckpointSummary)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
     return summary if summary.format == FORMAT else None

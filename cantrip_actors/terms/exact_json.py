@@ -9,7 +9,6 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -36,22 +35,15 @@ def parse_exactly(text: str | bytes, *, strict: bool = True) -> Any:
     Raises ValueError, which says what is wrong: the text is not JSON, it nests too deeply, or a number is too large.
     """
     data = replace_half_characters(_encode(text) if isinstance(text, str) else text)
-    is_long = has_long_number(data)
     try:
-        return _parse_slowly(data, strict=strict) if is_long else orjson.loads(data)
-    except RecursionError:
-        raise TooDeep("expected JSON of fewer levels") from None
-    except ValueError:
-        if not strict and not is_long:
-            return _parse_lenient(data)
-        if not is_long:
-            _explain(data)
-        raise
-
-
-def _parse_lenient(data: bytes) -> Any:
-    try:
-        return _parse_slowly(data, strict=False)
+        if not has_long_number(data):
+            try:
+                return orjson.loads(data)
+            except ValueError:
+                if strict:
+                    _parse_slowly(data)  # its error says what is wrong; that of orjson does not
+                    raise RecursionError from None  # only orjson refuses it
+        return _parse_slowly(data, strict=strict)
     except RecursionError:
         raise TooDeep("expected JSON of fewer levels") from None
 
@@ -66,13 +58,6 @@ def _encode(text: str) -> bytes:
 def _parse_slowly(data: bytes, *, strict: bool = True) -> Any:
     text = data.decode()
     return json.loads(text, strict=strict, parse_constant=_refuse, parse_float=_parse_float, parse_int=_parse_integer)
-
-
-def _explain(data: bytes) -> None:
-    """Raise a ValueError that says why orjson refuses this JSON; the error of orjson does not say it."""
-    with suppress(RecursionError):
-        _parse_slowly(data)
-    raise TooDeep("expected JSON of fewer levels")
 
 
 class TooDeep(ValueError):

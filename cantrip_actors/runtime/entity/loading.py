@@ -11,8 +11,7 @@ from cantrip_actors.loom.reading.view import make_checked
 from cantrip_actors.machine.budget import LoadedUsage
 from cantrip_actors.machine.checkpoint import (
     decode_checkpoint,
-    read_cantrip_of_checkpoint,
-    read_dependencies_of_checkpoint,
+    read_summary,
 )
 from cantrip_actors.machine.evolve import renew_call
 from cantrip_actors.machine.project import (
@@ -38,10 +37,10 @@ def find_cantrip_in_force(loom: Loom, facts: EntityFacts) -> CantripRef:
     first = CantripRef(header.cantrip_id, header.cantrip_name)
     if checkpoint is None:
         return find_cantrip(facts.records, first)
-    cantrip = read_cantrip_of_checkpoint(checkpoint.data)
-    return (
-        find_cantrip(loom.records(header.entity_id), first) if cantrip is None else find_cantrip(facts.records, cantrip)
-    )
+    summary = read_summary(checkpoint.data)
+    if summary is None:
+        return find_cantrip(loom.records(header.entity_id), first)
+    return find_cantrip(facts.records, summary.adopted)
 
 
 def find_dependencies_in_force(loom: Loom, facts: EntityFacts) -> str | None:
@@ -49,10 +48,10 @@ def find_dependencies_in_force(loom: Loom, facts: EntityFacts) -> str | None:
     checkpoint = facts.checkpoint
     if checkpoint is None:
         return find_dependencies(facts.records)
-    read = read_dependencies_of_checkpoint(checkpoint.data)
-    if read is None:
+    summary = read_summary(checkpoint.data)
+    if summary is None:
         return find_dependencies(loom.records(facts.entity_id))
-    return find_dependencies(facts.records, *read)
+    return find_dependencies(facts.records, summary.dependencies)
 
 
 def find_last_time(loom: Loom, entity_id: str) -> str:
