@@ -112,10 +112,8 @@ class BrowserProcess:
         await self.stop()
 
     async def _start(self) -> Browser:
-        try:
-            from playwright.async_api import Error, async_playwright
-        except ModuleNotFoundError as missing:
-            raise GateError(MISSING) from missing
+        from playwright.async_api import Error, async_playwright
+
         launch = self._launch
         self._playwright = playwright = await async_playwright().start()
         try:

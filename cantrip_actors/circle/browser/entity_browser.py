@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from cantrip_actors.circle.browser.settings import BrowserSettings
+from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.terms.resource import BoundResource
 
 if TYPE_CHECKING:
@@ -41,8 +42,12 @@ class EntityBrowser(BoundResource):
         return await run_in_driver(self._perform, work, secrets or {})
 
     async def _perform(self, work: Callable[[BrowserSession], Awaitable[Any]], secrets: Mapping[str, str]) -> Any:
-        from cantrip_actors.circle.browser.session import BrowserSession
+        try:
+            from cantrip_actors.circle.browser.session import BrowserSession
+        except ModuleNotFoundError as missing:
+            from cantrip_actors.circle.browser.driver import MISSING
 
+            raise GateError(MISSING) from missing
         session = self._session
         if session is not None and session.is_lost:
             await session.close()

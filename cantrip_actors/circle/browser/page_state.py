@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Page, Route
+from playwright.async_api import BrowserContext, Error, Page, Route
 
 LARGEST: Final = 1_000_000
 """Characters of a state that is stored. A larger one is stored without the storage of its pages, then without the
@@ -54,8 +53,6 @@ IsSecret = Callable[[str], bool]
 
 async def read_page(page: Page) -> dict[str, Any] | None:
     """Return the address of a page, its storage and the values of its form fields; None if it does not answer."""
-    from playwright.async_api import Error
-
     try:
         async with asyncio.timeout(ANSWER):
             state = await page.evaluate(_READ) if page.url.startswith("http") else {}

@@ -44,10 +44,12 @@ class Element(NamedTuple):
     marks: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        words = [self.ref, "" if self.role in ("text", "generic") else self.role, _quote(self.name), *self.marks]
+        words = [self.ref, "" if self.role in ("text", "generic") else self.role, quote_text(self.name), *self.marks]
         if self.text:
             words.append(
-                f"= {_quote(self.text)}" if self.role in ("textbox", "searchbox", "spinbutton") else _quote(self.text)
+                f"= {quote_text(self.text)}"
+                if self.role in ("textbox", "searchbox", "spinbutton")
+                else quote_text(self.text)
             )
         return " ".join(filter(None, words))
 
@@ -73,7 +75,7 @@ def read_snapshot(snapshot: str) -> list[Element]:
         depth = depths[-1][1] if depths else 0
         element = _read_line(body.removeprefix("- "), depth)
         if element.role == "/url" and elements:
-            elements[-1] = elements[-1]._replace(marks=(*elements[-1].marks, f"-> {_quote(element.text)}"))
+            elements[-1] = elements[-1]._replace(marks=(*elements[-1].marks, f"-> {quote_text(element.text)}"))
             continue
         is_shown = bool(element.name or element.text) or (element.role not in ("generic", "text") and element.ref != "")
         if is_shown or "cursor=pointer" in element.marks:
@@ -107,13 +109,6 @@ def _unquote(text: str | None) -> str:
         except ValueError:  # YAML has escapes of its own
             return text[1:-1]
     return text or ""
-
-
-def _quote(text: str) -> str:
-    if not text:
-        return ""
-    shown = _UNSEEN.sub(" ", text)
-    return json.dumps(shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}…", ensure_ascii=False)
 
 
 def render_part(shown: ShownPage, before: ShownPage | None, part: int) -> Iterator[str]:
@@ -172,8 +167,8 @@ def suggest_elements(target: str, shown: ShownPage | None, most: int = 6) -> str
 
 
 def quote_text(text: str) -> str:
-    """Return a text in quotes, on one line and not too long; an empty one stays empty."""
-    return json.dumps(shorten_text(text), ensure_ascii=False) if text else ""
+    """Return a text in quotes, on one line, visible and not too long; an empty one stays empty."""
+    return json.dumps(shorten_text(_UNSEEN.sub(" ", text)), ensure_ascii=False) if text else ""
 
 
 def shorten_text(text: str) -> str:

@@ -11,7 +11,10 @@ import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from playwright.async_api import Browser, BrowserContext, Error, Locator, Page
+from playwright.async_api import TimeoutError as NoAnswer
 
 from cantrip_actors.circle.browser.driver import BrowserProcess, get_driver
 from cantrip_actors.circle.browser.notices import Notices
@@ -39,9 +42,6 @@ from cantrip_actors.circle.browser.settings import BrowserSettings
 from cantrip_actors.circle.browser.tab import MOMENT, SETTLE
 from cantrip_actors.circle.browser.tab_list import TabList
 from cantrip_actors.circle.gate_call import GateError
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, Locator, Page
 
 ANSWER: Final = 5.0
 """Seconds in which a page has to answer Playwright; a page that does not is closed."""
@@ -121,8 +121,6 @@ class BrowserSession:
 
     async def close(self) -> None:
         """Close all tabs."""
-        from playwright.async_api import Error
-
         await self.tabs.end_reactions()
         try:
             with suppress(Error):  # its browser has ended meanwhile
@@ -134,9 +132,6 @@ class BrowserSession:
 
     async def perform(self, work: Callable[[BrowserSession], Awaitable[Any]], secrets: Mapping[str, str]) -> Any:
         """Return the result of one call. Raises GateError, without secrets."""
-        from playwright.async_api import Error
-        from playwright.async_api import TimeoutError as NoAnswer
-
         hide = self._notices.hide
         self._notices.add_secrets(secrets)
         self._proxy.left = self.settings.max_bytes
@@ -157,8 +152,6 @@ class BrowserSession:
 
     async def read_state(self) -> bytes | None:
         """Return the state as bytes, without secrets; None if the browser is lost."""
-        from playwright.async_api import Error
-
         assert self._context is not None
         tabs = self.tabs.list_open()
         for tab in tabs:
@@ -191,8 +184,6 @@ class BrowserSession:
 
     async def _open_again(self, page: Page, tab: dict[str, Any]) -> bool:
         """Load a page again, and fill its form fields again; return False if that fails."""
-        from playwright.async_api import Error
-
         origin = find_origin(tab["url"])
         self.tabs.current = len(self.tabs.list_open()) - 1
         try:
@@ -215,8 +206,6 @@ class BrowserSession:
 
     async def locate(self, target: str) -> Locator:
         """Return the one element that a ref, a text or a selector means. Raises GateError, which lists candidates."""
-        from playwright.async_api import Error
-
         tab, quoted, hide = await self.tabs.get_front(), quote_text(target), self._notices.hide
         locator = tab.page.locator(f"aria-ref={target}" if REF.fullmatch(target) else target)
         if REF.fullmatch(target) and tab.shown is None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from playwright.async_api import Error, Page, Request
 
 from cantrip_actors.circle.browser.page_text import ShownPage
-
-if TYPE_CHECKING:
-    from playwright.async_api import Page, Request
 
 SETTLE: Final = 3.0
 """Seconds that a page has to settle after an action: to load, and to get what its scripts request."""
@@ -49,8 +48,6 @@ class Tab:
 
     async def settle(self, seconds: float) -> None:
         """Wait until the page has loaded and its requests have ended, but not for long."""
-        from playwright.async_api import Error
-
         await asyncio.sleep(MOMENT)
         try:
             async with asyncio.timeout(seconds):
@@ -62,8 +59,6 @@ class Tab:
 
     async def answers(self) -> bool:
         """Return whether the page answers within a second."""
-        from playwright.async_api import Error
-
         try:
             async with asyncio.timeout(1):
                 await self.page.locator("css=html").count()
@@ -73,8 +68,6 @@ class Tab:
 
     async def get_title(self) -> str:
         """Return the title; empty for a page that is just replaced by another one."""
-        from playwright.async_api import Error
-
         with suppress(Error):
             return await self.page.title()
         return ""

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from playwright.async_api import BrowserContext, Dialog, Error, FileChooser, Page
 
 from cantrip_actors.circle.browser.downloads import Downloads
 from cantrip_actors.circle.browser.notices import Notices
 from cantrip_actors.circle.browser.page_text import quote_text, shorten_text
 from cantrip_actors.circle.browser.tab import Tab
 from cantrip_actors.circle.gate_call import GateError
-
-if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Dialog, FileChooser, Page
 
 DIALOGS: Final = 10
 """Dialogs of one page in one call. A page with more is closed."""
@@ -146,7 +145,6 @@ class TabList:
 
     def _react(self, work: Awaitable[None]) -> None:
         """Start to react to an event of a page. The page may be gone meanwhile, which is no error."""
-        from playwright.async_api import Error
 
         async def react() -> None:
             with suppress(Error):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
@@ -13,7 +14,10 @@ from cantrip_actors.circle.browser.downloads import list_names
 from cantrip_actors.circle.browser.driver import BrowserProcess, Driver
 from cantrip_actors.circle.browser.notices import hide_secrets
 from cantrip_actors.circle.browser.page_state import encode_state
+from cantrip_actors.circle.browser.page_text import quote_text
 from cantrip_actors.circle.browser.settings import Launch
+from cantrip_actors.circle.browser.shared_browser import browser
+from cantrip_actors.circle.gate_call import GateError
 
 
 @pytest.mark.parametrize("names", [("pin", "password"), ("password", "pin")])
@@ -25,6 +29,18 @@ def test_a_secret_that_begins_with_another_is_hidden_whole(names: tuple[str, str
 
 def test_the_name_of_a_secret_is_not_searched_for_secrets() -> None:
     assert hide_secrets("abc", {"word": "abc", "other": "word"}) == "[secret word]"
+
+
+def test_a_missing_playwright_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "cantrip_actors.circle.browser.session", raising=False)
+    monkeypatch.setitem(sys.modules, "playwright.async_api", None)
+    bound = browser(["*"])[0].dependencies["browser"].bind(None)
+    with pytest.raises(GateError, match=r"pip install 'cantrip-actors\[browser\]'"):
+        asyncio.run(bound._perform(AsyncMock(), {}))
+
+
+def test_marks_that_turn_the_direction_of_a_text_are_not_quoted() -> None:
+    assert quote_text("a\u202eb") == '"a b"'
 
 
 @pytest.mark.parametrize("part", ["fields", "cookies", "url"])
