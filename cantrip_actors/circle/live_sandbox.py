@@ -157,7 +157,6 @@ class LiveSandbox(ABC):
         return len(text) <= room
 
     def _take_output(self) -> str:
-        """Return the text printed since the last call."""
         text = "".join(self._output)
         self._output.clear()
         return text

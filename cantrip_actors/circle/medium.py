@@ -63,11 +63,9 @@ class Sandbox(Protocol):
     @property
     def memory(self) -> int | None:
         """The bytes of the program's memory after the last turn; None if the medium does not count them."""
-        ...
 
     def begin(self, code: str, variables: Mapping[str, Any] | None = None) -> Stepped:
         """Run `code`, with `variables` (JSON) set first. Blocks while it computes."""
-        ...
 
     def answer(self, suspended: Suspended, answer: Answer) -> Stepped:
         """Continue after a gate, with its result as JSON or the text of the exception that the program gets.
@@ -75,19 +73,15 @@ class Sandbox(Protocol):
         With `answer.closed` the gates are closed from here on, as after `done` (D-003): the program runs to its end, a
         gate call raises CLOSED inside it, and the returned step is never Suspended.
         """
-        ...
 
     def interrupt(self) -> None:
         """End the step that runs in another thread as soon as possible: it returns Exceeded."""
-        ...
 
     def dump(self) -> bytes | None:
         """Return a snapshot between two turns; None if the medium cannot make one, and programs must be replayed."""
-        ...
 
     def load(self, image: bytes) -> None:
         """Restore a `dump`. Raises ValueError for another engine's snapshot, or a suspended program's."""
-        ...
 
     def resume(self, image: bytes) -> Suspended:
         """Return the suspended program of a `Suspended.image`, ready for `answer`, if the medium supports that.
@@ -95,11 +89,9 @@ class Sandbox(Protocol):
         `load` the sandbox of the turn before first: a limit rolls back to it, and the image does not contain it (each
         gate call would store it again). Raises ValueError for another engine's image, and for one of `dump`.
         """
-        ...
 
     def close(self) -> None:
         """Release all resources. Never raises."""
-        ...
 
 
 class Medium(Protocol):
@@ -124,12 +116,10 @@ class Medium(Protocol):
     @abstractmethod
     def capability(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> str:
         """Return the text for the entity: the language, its limits, and how a program calls the gates."""
-        ...
 
     @abstractmethod
     def open(self, gates: Sequence[ToolDefinition], limits: ProgramLimits) -> Sandbox:
         """Return a new, empty sandbox whose programs can call the gates. May block: call it in a thread."""
-        ...
 
 
 GROUP: Final = "cantrip_actors.mediums"

@@ -50,7 +50,6 @@ def describe_functions(gates: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
 
 
 def _make_identifier(name: str) -> str:
-    """Return the gate's name as an identifier."""
     identifier = _NO_NAME.sub("_", name)
     return f"{identifier}_" if identifier in _RESERVED else identifier
 

@@ -122,7 +122,6 @@ class JavaScriptSandbox(LiveSandbox):
         return self._pending
 
     def _run(self, code: str, variables: Mapping[str, Any]) -> GuestWork[Stepped]:
-        """Run a whole turn. Raises LimitExceeded."""
         guest = self._guest
         run, await_, report, _, assign = self._pristine.functions
         if variables:

@@ -446,7 +446,6 @@ def _make_seed(code: str, variables: Mapping[str, Any]) -> str:
 
 
 def _are_results(awaited: object) -> TypeGuard[dict[str, MontyResult]]:
-    """Return whether these are awaited results, as `_ProgramTurn` writes them."""
     forms = ({"return_value"}, {"exc_type", "message"})
     return isinstance(awaited, dict) and all(
         isinstance(result, dict) and result.keys() in forms for result in awaited.values()

@@ -199,7 +199,6 @@ class _Pool:
         return None
 
     def _start_command(self) -> list[str]:
-        """Return the command that starts a worker."""
         if self._command is None:
             if not sys.executable or hasattr(sys, "frozen"):
                 raise RuntimeError(

@@ -144,7 +144,6 @@ def _enable(path: Path, controllers: set[str]) -> None:
 
 
 def _sweep(path: Path) -> None:
-    """Remove the groups of processes that have ended."""
     for left in path.glob(f"{PREFIX}*"):
         owner = left.name.removeprefix(PREFIX).removeprefix("host-").partition("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():
@@ -160,7 +159,6 @@ def _is_marked(path: Path) -> bool:
 
 
 def _find_mount() -> Path | None:
-    """Return where the tree is mounted, or None."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
             fields = line.split()

@@ -267,7 +267,6 @@ class ShellProcess:
         self._renew_token()
 
     def _count_unread(self) -> int:
-        """Return the number of unread bytes of an answer."""
         count = bytearray(4)
         fcntl.ioctl(self._answer, termios.FIONREAD, count)
         return int.from_bytes(count, sys.byteorder)
