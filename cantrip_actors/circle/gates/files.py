@@ -190,38 +190,27 @@ def write(
     if not where.parts:
         raise GateError(f'"{path}" is a folder, expected the path of a file')
     with where.folder(above=True, make=True) as folder:
-        mode = _read_mode(folder, where)
+        mode = read_mode(where.parts[-1], folder)
+        if stat.S_ISDIR(mode):
+            raise GateError(f'"{path}" is a folder, expected the path of a file')
+        if mode and not stat.S_ISREG(mode):
+            raise GateError(f'"{path}" is not a regular file and is not replaced')
         where.check_target(folder)
         _replace(folder, where, data, mode)
     lines = content.count("\n") + (not content.endswith("\n") and content != "")
-    done = "wrote" if mode is None else "replaced"
+    done = "replaced" if mode else "wrote"
     return f'{done} "{where.name}": {lines} {"line" if lines == 1 else "lines"}, {len(data):,} bytes'
 
 
-def _read_mode(folder: int, where: ConfinedPath) -> int | None:
-    """Return the permissions of the file to be replaced; None if there is no such file."""
-    try:
-        mode = os.stat(where.parts[-1], dir_fd=folder, follow_symlinks=False).st_mode
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise explain_refusal(error, where.requested) from error
-    if stat.S_ISDIR(mode):
-        raise GateError(f'"{where.requested}" is a folder, expected the path of a file')
-    if not stat.S_ISREG(mode):
-        raise GateError(f'"{where.requested}" is not a regular file and is not replaced')
-    return stat.S_IMODE(mode)
-
-
-def _replace(folder: int, where: ConfinedPath, data: bytes, mode: int | None) -> None:
-    """Replace a file atomically: readers see the old or the new file, also after a kill."""
+def _replace(folder: int, where: ConfinedPath, data: bytes, mode: int) -> None:
+    """Replace a file with this mode, 0 if there is none: readers see the old or the new one, also after a kill."""
     draft = f".{secrets.token_hex(8)}.draft"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         handle = os.open(draft, flags, 0o666, dir_fd=folder)
         with os.fdopen(handle, "wb") as file:
-            if mode is not None:
-                os.fchmod(handle, mode)
+            if mode:
+                os.fchmod(handle, stat.S_IMODE(mode))
             file.write(data)
         os.rename(draft, where.parts[-1], src_dir_fd=folder, dst_dir_fd=folder)
     except OSError as error:
