@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import anyio
 import anyio.from_thread
 import anyio.to_thread
-from anyio.lowlevel import EventLoopToken, RunVar, current_token
+from anyio.lowlevel import RunVar, current_token
 
 T = TypeVar("T")
 
@@ -48,31 +48,28 @@ class _Work:
         try:
             return [work()]
         finally:
-            self._end()
-
-    def _end(self) -> None:
-        with self._lock:
-            self._has_ended = True
-            notify = self._notify
-        if notify is not None:
-            notify()
+            with self._lock:
+                self._has_ended = True
+                notify = self._notify
+            if notify is not None:
+                notify()
 
     async def leave(self, grace: float) -> bool:
         """Wait in the caller until work that has begun has ended; return False after `grace` seconds."""
         ended, token = anyio.Event(), current_token()
+
+        def notify() -> None:
+            with suppress(RuntimeError):  # the event loop has ended meanwhile
+                anyio.from_thread.run_sync(ended.set, token=token)
+
         with self._lock:
             self._is_left = True
             if self._has_ended or not self._has_begun:
                 return True
-            self._notify = lambda: _set(ended, token)
+            self._notify = notify
         with anyio.move_on_after(grace, shield=True):
             await ended.wait()
         return ended.is_set()
-
-
-def _set(event: anyio.Event, token: EventLoopToken) -> None:
-    with suppress(RuntimeError):  # the event loop has ended meanwhile
-        anyio.from_thread.run_sync(event.set, token=token)
 
 
 async def run_to_end(work: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:

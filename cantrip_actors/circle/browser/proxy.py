@@ -76,10 +76,8 @@ class FilteringProxy:
         self._tasks.add(task)
         try:
             await self._serve(reader, writer)
-        except (OSError, ValueError, EOFError, asyncio.LimitOverrunError):  # either side broke off, or spoke no HTTP
-            pass
-        except asyncio.CancelledError:  # the session closes; asyncio reports a cancelled connection as an error
-            pass
+        except (OSError, ValueError, EOFError, asyncio.LimitOverrunError, asyncio.CancelledError):
+            pass  # either side broke off, or spoke no HTTP, or the session closes: asyncio would report all as errors
         finally:
             self._tasks.discard(task)
             writer.close()

@@ -20,7 +20,6 @@ from msgspec import convert
 from msgspec.structs import replace
 
 from cantrip_actors.circle.medium import Answer, LimitExceeded, Medium, ProgramLimits, Stepped, Suspended
-from cantrip_actors.circle.python.frames import WorkerFrame
 from cantrip_actors.circle.python.gates import describe_for_calls, name_callables, write_capability
 from cantrip_actors.circle.python.snapshots import ENGINE, pack, unpack
 from cantrip_actors.circle.python.workers import Worker, WorkerEnded, borrow
@@ -141,14 +140,10 @@ class PythonSandbox:
                     raise LimitExceeded("interrupted")
                 most = 2 * BYTES + _ESCAPED * self.limits.output
                 request = {"do": do, "gates": self._gates, "limits": asdict(self.limits), **request_fields}
-                frame = worker.compute(request, state, most)
+                reply, new_state = worker.compute(request, state, most)
             finally:
                 with self._lock:
                     self._worker = None
-        return self._read_step(frame, state)
-
-    def _read_step(self, frame: WorkerFrame, state: bytes) -> Stepped:
-        reply, new_state = frame
         if "damaged" in reply:
             raise ValueError(reply["damaged"])
         step: Stepped = convert(reply, Stepped)

@@ -271,7 +271,11 @@ class Steps:
                 try:
                     return self._drive(session, start(session), turn)
                 except (MontySyntaxError, MontyRuntimeError) as error:
-                    return self._end_failed(session, error, turn)
+                    self._allow_conversion(turn)
+                    if (exceeded := find_limit(error)) is not None:
+                        raise exceeded from error
+                    # effects from before the failure stay
+                    return Raised(describe(error, turn.gates), turn.render_output()), _dump(session, turn.limits)
         except MontyCrashedError as error:
             limit: Limit = "seconds" if error.timed_out else "crash"
             raise LimitExceeded(limit) from error
@@ -316,16 +320,6 @@ class Steps:
             text = f"ValueError: the value is {problem}: keep it in a variable, end with a part"
             finished = Raised(text, turn.render_output())
         return finished, _dump(session, turn.limits)
-
-    def _end_failed(
-        self, session: MontySession, error: MontySyntaxError | MontyRuntimeError, turn: _ProgramTurn
-    ) -> tuple[Raised, bytes]:
-        self._allow_conversion(turn)
-        exceeded = find_limit(error)
-        if exceeded is not None:
-            raise exceeded
-        # effects from before the failure stay
-        return Raised(describe(error, turn.gates), turn.render_output()), _dump(session, turn.limits)
 
     def _allow_conversion(self, turn: _ProgramTurn) -> None:
         """Allow the rest of the program's time for the conversion of its results, and at least GRACE."""
