@@ -25,6 +25,7 @@ from cantrip_actors.cli.command import (
     Backend,
     Json,
     Loop,
+    OfferedRecipes,
     Url,
     examples,
     import_extra,
@@ -54,10 +55,6 @@ AGAIN = 1.0
 
 SNAPSHOT_KEY = "CANTRIP_SNAPSHOT_KEY"
 
-Recipes = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="RECIPE", help="Recipes or module:attribute; left out: those of the loom."),
-]
 CapacityOption = Annotated[int, typer.Option("--capacity", min=1, help="Root entities that may be at work at once.")]
 ReleaseOption = Annotated[
     str, typer.Option("--release", help="The name of the deployed version; the newest one is preferred.")
@@ -83,7 +80,7 @@ Ttl = Annotated[float, typer.Option("--ttl", min=0.04, help="Seconds of silence 
     )
 )
 def worker(
-    recipes: Recipes = None,
+    recipes: OfferedRecipes = None,
     loom: Url = LOOM,
     name: Annotated[str | None, typer.Option("--name", help="For people; left out: this machine's.")] = None,
     capacity: CapacityOption = 200,
@@ -268,7 +265,7 @@ class _Up(TyperCommand):
     ),
 )
 def up(
-    recipes: Recipes = None,
+    recipes: OfferedRecipes = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many workers.")] = 3,
     loom: Url = LOOM,
     capacity: CapacityOption = 200,
@@ -417,7 +414,7 @@ def drain(
 @cluster.command(epilog=examples("cantrip cluster manifest kubernetes desk.yaml", "cantrip cluster manifest systemd"))
 def manifest(
     engine: Annotated[str, typer.Argument(metavar="ENGINE", help="kubernetes, systemd, compose or ray.")],
-    recipes: Recipes = None,
+    recipes: OfferedRecipes = None,
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many workers, at least.")] = 3,
     max_nodes: Annotated[int, typer.Option("--max-nodes", min=1, help="How many workers, at most.")] = 10,
     capacity: CapacityOption = 200,

@@ -85,6 +85,10 @@ Url = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="The name of the author; left out: your login.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Do not show what is going on.")]
+OfferedRecipes = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="RECIPE", help="Recipes or module:attribute; left out: those of the loom."),
+]
 MaxCostPerDay = Annotated[
     float | None,
     typer.Option(

@@ -17,6 +17,7 @@ from cantrip_actors.cli.command import (
     MaxBody,
     MaxCostPerDay,
     MaxStreams,
+    OfferedRecipes,
     RequestsPerMinute,
     UnattendedMode,
     Url,
@@ -42,10 +43,7 @@ app = typer.Typer(
 
 @app.command("serve", epilog=examples("cantrip mcp notes.yaml --loom sqlite:loom.db", "cantrip mcp notes.yaml --http"))
 def serve(
-    recipes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RECIPE", help="Recipes or module:attribute; left out: those of the loom."),
-    ] = None,
+    recipes: OfferedRecipes = None,
     loom: Url = LOOM,
     http: Annotated[bool, typer.Option("--http", help="Serve over HTTP, at /mcp, and not on standard input.")] = False,
     bind: Annotated[

@@ -18,6 +18,7 @@ from cantrip_actors.cli.command import (
     MaxBody,
     MaxCostPerDay,
     MaxStreams,
+    OfferedRecipes,
     RequestsPerMinute,
     UnattendedMode,
     Url,
@@ -53,10 +54,7 @@ app = typer.Typer(
     ),
 )
 def run(
-    recipes: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="RECIPE", help="Recipes or module:attribute; left out: those of the loom."),
-    ] = None,
+    recipes: OfferedRecipes = None,
     loom: Url = LOOM,
     bind: Annotated[str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8000",
     health: Annotated[

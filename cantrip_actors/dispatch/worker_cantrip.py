@@ -6,6 +6,7 @@ the exit contract is checked there.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from cantrip_actors import Cantrip, Circle, Gate, wrap
@@ -41,17 +42,8 @@ def make_worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCo
     wards: list[Any] = [*kept_wards, *({name: value} for name, value in contract.wards), require_done_tool()]
     if contract.budget is not None:
         wards.append(max_cost(contract.budget))
-    return Cantrip(
-        crystal=base.crystal,
-        call=base.call,
-        circle=Circle([*gates, *rules], wards, base.circle.medium, companion, base.circle.jail, base.circle.servers),
-        child_crystal=base.child_crystal,
-        crystals=base.crystals,
-        folding=base.folding,
-        retry=base.retry,
-        name=base.name,
-        answer=base.answer,
-    )
+    medium, jail, servers = base.circle.medium, base.circle.jail, base.circle.servers
+    return replace(base, circle=Circle([*gates, *rules], wards, medium, companion, jail, servers))
 
 
 def _select_granted_gates(base: Cantrip, contract: Contract) -> list[Gate]:

@@ -330,19 +330,17 @@ class Measuring:
         episode = self._episodes.pop(entity_id, None)
         self._turns.pop(entity_id, None)
         about = self._find_about(entity_id)
-        kind = (event.ward or "").partition("(")[0]
-        self._counters.add("cantrip.entity.ends", (reason, kind, *self._get_tenant(about)))
+        ward = (event.ward or "").partition("(")[0]
+        self._counters.add("cantrip.entity.ends", (reason, ward, *self._get_tenant(about)))
         self._pending.pop(entity_id, None)
         if episode is not None:
             agent, error = about.cantrip, "_OTHER" if is_error else ""
+            kind = "workflow" if about.is_workflow else "agent"
             seconds = max(0.0, event.at - episode.began)
-            if about.is_workflow:
-                self._counters.observe("gen_ai.invoke_workflow.duration", (agent, error), seconds)
-                self._abouts.pop(entity_id, None)
-                return
-            self._counters.observe("gen_ai.invoke_agent.duration", (agent, error), seconds)
-            self._counters.observe("gen_ai.invoke_agent.inference_calls", (agent,), episode.queries)
-            self._counters.observe("gen_ai.invoke_agent.tool_calls", (agent,), episode.tools)
+            self._counters.observe(f"gen_ai.invoke_{kind}.duration", (agent, error), seconds)
+            if not about.is_workflow:
+                self._counters.observe("gen_ai.invoke_agent.inference_calls", (agent,), episode.queries)
+                self._counters.observe("gen_ai.invoke_agent.tool_calls", (agent,), episode.tools)
         self._abouts.pop(entity_id, None)
 
     def _find_about(self, entity_id: str) -> _About:
@@ -352,15 +350,12 @@ class Measuring:
         return about
 
     def _find(self, entity_id: str) -> _About:
-        core = self._core
-        cell = None if core is None else core.living.get(entity_id)
+        cell = self.core.living.get(entity_id)
         if cell is not None:
             return _describe_cell(cell)
         try:
-            header = None if core is None else core.loom.header(entity_id)
+            header = self.core.loom.header(entity_id)
         except LoomError:
-            header = None
-        if header is None:
             return _About()
         gates = {
             entry.get("name", "") if isinstance(entry, dict) else entry for entry in header.circle.get("gates", ())
