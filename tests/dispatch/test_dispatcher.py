@@ -1020,13 +1020,21 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, *, at: int, after: bool, times: in
     monkeypatch.setattr(StepRecorder, "record_step", crashing)
 
 
-def staffed_for(dispatcher: Dispatcher, record: Any) -> Any:
+def staffed_for(dispatcher: Dispatcher, record: Any, base: Cantrip | None = None) -> Any:
     """What another dispatcher would run the dispatch with."""
     from cantrip_actors.dispatch.companion import DispatchCompanion
     from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
 
     companion = DispatchCompanion(dispatcher.log, record.id, dispatcher._runtime.loom)
-    return make_worker_cantrip(worker(scripted([*FINISH])), record.contract, companion)
+    return make_worker_cantrip(base or worker(scripted([*FINISH])), record.contract, companion)
+
+
+async def test_a_worker_has_all_of_its_cantrip_but_the_circle(tmp_path: Path) -> None:
+    base = worker([*FINISH], name="mender", needs={"disk": "nfs1"}, description="It mends.")
+    async with Runtime.open() as runtime:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        cantrip = staffed_for(dispatcher, await dispatcher.dispatch(contract(), author="ada"), base)
+    assert (cantrip.name, cantrip.needs, cantrip.description) == ("mender", {"disk": "nfs1"}, "It mends.")
 
 
 @pytest.mark.rule("C-50")
