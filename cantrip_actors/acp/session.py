@@ -251,38 +251,38 @@ class EditorSession:
             except* CantripError as errors:
                 await self.answer(_to_request_error(errors).message)
 
-    async def _await_episode(self, cancels: int) -> Episode | Request:
+    async def _await_episode(self, cancels: int) -> Episode | Request | None:
         entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=self.cantrip()))
+        return await self._rest(entity.id, entity.episode, entity.interrupt, cancels)
+
+    async def _rest(
+        self,
+        entity_id: str,
+        episode: Callable[[], Awaitable[Episode]],
+        cancel: Callable[..., Awaitable[object]],
+        cancels: int,
+    ) -> Episode | Request | None:
+        """Return an episode, or the utterance with which it rests; call `cancel` once the prompt is cancelled."""
+        ended: Episode | Request | None = None
+
+        async def cancel_if_asked() -> None:
+            while self._cancels <= cancels:
+                await self._cancelled.wait()
+            await cancel("cancelled in the editor", now=True, by=self.by)
+
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._interrupt_if_asked, entity, cancels)
-            episode = await rest(self.runtime, entity.id, entity.episode)
+            tasks.start_soon(cancel_if_asked)
+            with suppress(Withdrawn):
+                ended = await rest(self.runtime, entity_id, episode)
             tasks.cancel_scope.cancel()
-        return episode
-
-    async def _interrupt_if_asked(self, entity: Entity, cancels: int) -> None:
-        await self._wait_for_cancel(cancels)
-        await entity.interrupt("cancelled in the editor", now=True, by=self.by)
-
-    async def _wait_for_cancel(self, cancels: int) -> None:
-        while self._cancels <= cancels:
-            await self._cancelled.wait()
+        return ended
 
     async def _give(self, prompt: EditorPrompt, cancels: int) -> Episode | Request | None:
         """Give the entity the prompt as its intent, or as the reply that it waits for; return the episode, or the
         utterance with which it rests. None if the intent was withdrawn.
         """
-        work, episode = await self._reply(prompt) or await self._begin(prompt), None
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._cancel_if_asked, work, cancels)
-            with suppress(Withdrawn):
-                episode = await rest(self.runtime, work.entity_id, work.result)
-            tasks.cancel_scope.cancel()
-        return episode
-
-    async def _cancel_if_asked(self, work: Work, cancels: int) -> None:
-        """Withdraw the intent of a prompt, or interrupt its episode, once the prompt is cancelled."""
-        await self._wait_for_cancel(cancels)
-        await work.cancel("cancelled in the editor", now=True, by=self.by)
+        work = await self._reply(prompt) or await self._begin(prompt)
+        return await self._rest(work.entity_id, work.result, work.cancel, cancels)
 
     async def _reply(self, prompt: EditorPrompt) -> Work | None:
         """Give the entity the prompt as the reply that it waits for, and return its work; None if it waits for none."""

@@ -5,12 +5,12 @@ Both hold for the whole process, so that they reach every runtime of an applicat
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
 from cantrip_actors.terms.crystal import Crystal, get_crystal_name
 from cantrip_actors.terms.errors import CrystalError
+from cantrip_actors.terms.secure_url import is_loopback
 
 STAND_INS: Final[dict[str, Crystal]] = {}
 """The crystals that stand in, by the names of those whose place they take."""
@@ -30,15 +30,8 @@ def find_stand_in(crystal: Crystal | str) -> Crystal | str:
 
 def check_query(provider: str, url: str) -> None:
     """Raise RealQuery if a test refuses queries to providers. One to this machine itself reaches no provider."""
-    if REFUSING and not _is_of_this_machine(urlsplit(url).hostname or ""):
+    if REFUSING and not is_loopback(urlsplit(url).hostname or ""):
         raise RealQuery(
             f"{provider}: a query to {urlsplit(url).hostname} was refused, because this test refuses real queries: "
             "give the cantrip a scripted crystal, or replace its crystal with testing.replace"
         )
-
-
-def _is_of_this_machine(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from urllib.parse import urlsplit
 
 from cantrip_actors import CantripError
@@ -35,11 +34,3 @@ def parse_origin(text: str) -> str:
 def add_brackets(host: str) -> str:
     """Return a host as URLs have it."""
     return f"[{host}]" if ":" in host else host
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches a host."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

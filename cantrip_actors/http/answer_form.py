@@ -154,17 +154,24 @@ def _resolve(node: Any, root: Any) -> Any:
 
 def find_reference_fault(schema: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a reference of a client's schema, or None: each leads to another part of it."""
+    return next((fault for part in _walk(schema) if (fault := _find_fault(part, schema)) is not None), None)
+
+
+def is_endless(schema: Any) -> bool:
+    """Return whether a reference of a schema leads to itself, so that no value could be compared with it."""
+    return any(_find_fault(part, schema) == _ENDLESS for part in _walk(schema))
+
+
+_ENDLESS: Final = "a reference that leads to itself"
+
+
+def _walk(schema: Any) -> Iterator[Any]:
+    """Yield a schema and all of its parts."""
     todo: list[Any] = [schema]
     while todo:
         part = todo.pop()
-        if isinstance(part, Mapping):
-            todo += part.values()
-            fault = _find_fault(part, schema)
-            if fault is not None:
-                return fault
-        elif isinstance(part, list | tuple):
-            todo += part
-    return None
+        yield part
+        todo += part.values() if isinstance(part, Mapping) else part if isinstance(part, list | tuple) else ()
 
 
 def _find_fault(part: Any, root: Any) -> str | None:
@@ -176,7 +183,7 @@ def _find_fault(part: Any, root: Any) -> str | None:
         if (reference != "#" and not reference.startswith("#/")) or not isinstance(target, Mapping | bool):
             return f"the reference {reference!r:.100} leads to no part of it"
         part = target
-    return "a reference that leads to itself"
+    return _ENDLESS
 
 
 def _find_target(reference: str, root: Any) -> Any:
@@ -390,24 +397,6 @@ def read_note(note: Any, parameters: Any) -> AnswerForm | None:
     named = note["answer_form"].get("tool")
     tool = None if named is None else ClientTool(**named)
     return replace(_fit(parameters, schema, tool) or make_form(schema, tool), format=format)
-
-
-def is_endless(schema: Any) -> bool:
-    """Return whether a reference of a schema leads to itself, so that no value could be compared with it."""
-    todo: list[Any] = [schema]
-    while todo:
-        node = todo.pop()
-        if isinstance(node, Mapping):
-            todo += node.values()
-            for _ in range(DEEPEST):
-                if not (reference := _get_reference(node)):
-                    break
-                node = _find_target(reference, schema)
-            else:
-                return True
-        elif isinstance(node, list):
-            todo += node
-    return False
 
 
 def _list_own_forms(whole: _Part) -> Iterator[tuple[_Part, str | None]]:

@@ -148,13 +148,11 @@ class HttpCall:
                     except CantripError as error:
                         ended = error
                 tasks.cancel_scope.cancel()
-        if ended is None and valid.cancel_called:
-            with anyio.CancelScope(shield=True):
-                await cancel()
-            raise make_revoked()
         if isinstance(ended, CantripError):
             raise ended
-        if ended is None and has_gone:
+        if ended is None and (valid.cancel_called or has_gone):
             with anyio.CancelScope(shield=True):
                 await cancel()
+            if valid.cancel_called:
+                raise make_revoked()
         return ended

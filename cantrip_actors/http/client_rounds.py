@@ -12,12 +12,9 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-import anyio
-
 from cantrip_actors import (
     AlreadyDecided,
     Cantrip,
-    CantripError,
     Entity,
     EntityEnded,
     Gate,
@@ -34,7 +31,7 @@ from cantrip_actors.http.episode_tools import (
     split_client_id,
 )
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.runtime.people.utterances import talks
+from cantrip_actors.runtime.people.utterances import race, talks
 from cantrip_actors.terms.messages import as_text
 
 
@@ -81,27 +78,11 @@ async def rest(
 
     Raises the error that ended the episode.
     """
-    pause: ClientPause | None = None
-    failed: CantripError | None = None
 
-    async def watch() -> None:
-        nonlocal pause, failed
-        try:
-            pause = await _find_pause(call, work, tools, results, can_reply=can_reply)
-        except CantripError as error:
-            failed = error
-        tasks.cancel_scope.cancel()
+    async def end() -> None:
+        await work.result()
 
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch)
-        try:
-            await work.result()
-        except CantripError as error:
-            failed = error
-        tasks.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
-    return pause
+    return await race(end, partial(_find_pause, call, work, tools, results, can_reply=can_reply))
 
 
 async def _find_pause(

@@ -11,7 +11,7 @@ from cantrip_actors.http import models
 from cantrip_actors.http.problems import Problem
 
 
-def intent_of(body: models.CastBody | models.BeginBody | models.SendBody | models.ForkBody) -> Any:
+def intent_of(body: models.IntentBody) -> Any:
     """Return an intent with its images and files. Raises Problem 422, InvalidFile."""
     shown = [*map(image_of, body.images), *(file_of(file.url, file.filename) for file in body.files)]
     return [body.intent, *shown] if shown else check_intent(body.intent)
@@ -23,9 +23,7 @@ def answer_of(body: models.DecideBody) -> Any:
     return [*(() if body.answer is None else (body.answer,)), *shown] if shown else body.answer
 
 
-def history_of(
-    body: models.CastBody | models.BeginBody | models.SendBody | models.ForkBody,
-) -> list[dict[str, Any]]:
+def history_of(body: models.IntentBody) -> list[dict[str, Any]]:
     """Return the earlier conversation of an intent, as the runtime takes it. Raises Problem 422, InvalidImage."""
     return [
         {**message.model_dump(exclude={"images"}), "images": [image_of(url) for url in message.images]}

@@ -70,7 +70,9 @@ class GivenMessage(Strict):
     thinking: str | None = None
 
 
-class _Intent(Strict):
+class IntentBody(Strict):
+    """An intent for an entity."""
+
     intent: Text
     context: Any = Field(default=None, description="Data for the entity, any JSON value.")
     history: list[GivenMessage] = Field(
@@ -82,7 +84,7 @@ class _Intent(Strict):
     on_disconnect: Disconnect = None
 
 
-class CastBody(_Intent):
+class CastBody(IntentBody):
     """Cast a cantrip on an intent."""
 
     cantrip: Text
@@ -98,7 +100,7 @@ class SubmitBody(Strict):
     wait: WaitField = None
 
 
-class BeginBody(_Intent):
+class BeginBody(IntentBody):
     """Make a long-lived entity."""
 
     cantrip: Text
@@ -111,11 +113,11 @@ class EnsureBody(Strict):
     cantrip: Text
 
 
-class SendBody(_Intent):
+class SendBody(IntentBody):
     """A further intent for a long-lived entity."""
 
 
-class ForkBody(_Intent):
+class ForkBody(IntentBody):
     """Continue from a turn with a new entity."""
 
     cantrip: Text | None = None

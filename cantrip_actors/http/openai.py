@@ -163,25 +163,14 @@ class _Target(NamedTuple):
     """The cantrip, if it is another one than that which is offered."""
 
 
-async def find_target(
-    call: HttpCall, body: models.ChatBody | models.ResponseBody, form_name: str = "response_format"
-) -> _Target:
+async def find_target(call: HttpCall, body: models.ChatBody | models.ResponseBody, form_name: str) -> _Target:
     """Return the model that a body names; `form_name` is the parameter of the form of answer in a dialect.
 
     Raises Problem 404, and 400 for a parameter that would change the answer and is not supported.
     """
     entity, cantrip = await _read_model(call, body.model)
     work = partial(_add_wishes, entity, cantrip, body, form_name)
-    return await check_in_thread(work) if body.tools or _find_form_wish(body, form_name)[1] is not None else work()
-
-
-def _find_form_wish(
-    body: models.ChatBody | models.ResponseBody, form_name: str
-) -> tuple[str, models.AnswerFormat | None]:
-    """Return the name of the parameter for a form of answer, and its value."""
-    if isinstance(body, models.ChatBody):
-        return form_name, body.response_format
-    return "text", None if body.text is None else body.text.format
+    return await check_in_thread(work) if body.tools or body.answer_format is not None else work()
 
 
 def _add_wishes(
@@ -192,13 +181,13 @@ def _add_wishes(
     refused = next((name for name in wished if getattr(body, name, None)), None)
     if refused is None and body.n not in (None, 1):
         refused = "n"
-    name, wanted = _find_form_wish(body, form_name)
+    wanted = body.answer_format
     if refused is None and isinstance(body, models.ChatBody) and set(body.modalities or ()) - {"text"}:
         refused = "modalities"
     offered, form = cantrip, None
     if refused is None and wanted is not None and wanted.type != "text":
         cantrip, form = _ask_for_form(cantrip, wanted)
-        refused = name if form is None else None
+        refused = form_name if form is None else None
         if form is not None:
             schema = wanted.model_dump(by_alias=True, exclude_none=True)
             form = replace(form, format={**schema, **schema.pop("json_schema", {})})
@@ -536,7 +525,7 @@ async def _follow_events(
 async def chat_completions(call: HttpCall) -> JsonAnswer | Response:
     """Cast a cantrip on the last message of the user, or send it to a long-lived entity."""
     body: models.ChatBody = call.body
-    target = await find_target(call, body)
+    target = await find_target(call, body, "response_format")
     chat_input = parse_messages(call, body.messages, "messages")
     created = int(time.time())
     with_usage = body.stream_options is not None and bool(body.stream_options.include_usage)
@@ -579,7 +568,7 @@ def name_run(run: _Run) -> str:
 async def create_response(call: HttpCall) -> JsonAnswer | Response:
     """Begin a long-lived entity, or continue after an earlier response."""
     body: models.ResponseBody = call.body
-    target = await find_target(call, body)
+    target = await find_target(call, body, "text")
     messages = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else list(body.input)
     places = [f"input[{number}]" for number in range(len(messages))]
     if has_references(messages):

@@ -57,6 +57,11 @@ class ChatBody(_Shared):
     audio: Any = None
     web_search_options: Any = None
 
+    @property
+    def answer_format(self) -> AnswerFormat | None:
+        """The form of the answer, if the client asks for one."""
+        return self.response_format
+
 
 class ResponseBody(_Shared):
     """A response."""
@@ -69,6 +74,11 @@ class ResponseBody(_Shared):
     top_logprobs: int | None = None
     conversation: Any = None
     prompt: Any = None
+
+    @property
+    def answer_format(self) -> AnswerFormat | None:
+        """The form of the answer, if the client asks for one."""
+        return None if self.text is None else self.text.format
 
 
 class AnyQuery(Lenient):

@@ -31,7 +31,7 @@ _PROBLEM: dict[str, Any] = {
 def document(rows: Iterable[ApiRoute]) -> dict[str, Any]:
     """Return the document of these routes."""
     rows = list(rows)
-    refs, schemas = models_json_schema(list(_describe_models(rows)), ref_template=_REF)
+    refs, schemas = models_json_schema(list(dict.fromkeys(_describe_models(rows))), ref_template=_REF)
     paths: dict[str, dict[str, Any]] = {}
     for row in rows:
         paths.setdefault(plain_path(row.path), {})[row.method.lower()] = _describe_operation(row, refs)
@@ -52,14 +52,10 @@ def plain_path(path: str) -> str:
 
 
 def _describe_models(rows: Iterable[ApiRoute]) -> Iterator[tuple[type[BaseModel], JsonSchemaMode]]:
-    models: dict[tuple[type[BaseModel], JsonSchemaMode], None] = {}
     for row in rows:
-        for model in row.answers.values():
-            if isinstance(model, type):
-                models[model, "serialization"] = None
+        yield from ((model, "serialization") for model in row.answers.values() if isinstance(model, type))
         if row.body is not None:
-            models[row.body, "validation"] = None
-    yield from models
+            yield row.body, "validation"
 
 
 def _describe_operation(row: ApiRoute, refs: Mapping[Any, dict[str, Any]]) -> dict[str, Any]:

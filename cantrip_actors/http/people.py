@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from cantrip_actors import Request
 from cantrip_actors.http import models
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer
@@ -33,39 +35,28 @@ async def _read_page(call: HttpCall, cursor: str | None, limit: int) -> Page[Req
     return Page(await call.read(lambda: [request for request in page if _sees(call, request)]), page.next)
 
 
+_RESULTS: Final = frozenset({"result", "error"})
+"""The fields of a body that delivers the result of a deferred call."""
+
+
 async def decide(call: HttpCall) -> JsonAnswer:
-    """Decide a request; the decision is durable when this answers."""
+    """Decide a request, or deliver the result of a deferred call or its error; it is durable when this answers."""
     body: models.DecideBody = call.body
     request_id = call.path["id"]
     if call.token.cantrips is not None and not await call.read(lambda: _sees_request(call, request_id)):
         raise Problem(404, "unknown-request", "no request has this id: GET /api/v1/requests lists them")
-    if not body.model_fields_set.isdisjoint({"result", "error"}):
-        return await _deliver(call, request_id, body)
-    is_repeated = await call.runtime.decide(
-        request_id,
-        body.decision,
-        answer=answer_of(body),
-        by=call.token.name,
-        note=body.note,
-        args=body.args,
-        remember=body.remember,
-        door=call.token.sender,
-        key=call.key,
-    )
-    content = {"id": request_id, "decision": body.decision or "answer", "by": call.token.name}
-    return JsonAnswer(content, headers=REPLAYED if is_repeated else None)
-
-
-async def _deliver(call: HttpCall, request_id: str, body: models.DecideBody) -> JsonAnswer:
-    """Deliver the result of a deferred call, or its error; it is durable when this answers."""
-    others = sorted(body.model_fields_set - {"result", "error"})
-    if others:
-        raise Problem(422, "invalid-decision", f"expected a result or an error alone, got also {', '.join(others)}")
-    token = call.token
-    is_repeated = await call.runtime.deliver(
-        request_id, body.result, error=body.error, by=token.name, door=token.sender, key=call.key
-    )
-    content = {"id": request_id, "decision": "answer" if body.error is None else "error", "by": token.name}
+    who: dict[str, Any] = {"by": call.token.name, "door": call.token.sender, "key": call.key}
+    if body.model_fields_set.isdisjoint(_RESULTS):
+        more: dict[str, Any] = {"note": body.note, "args": body.args, "remember": body.remember}
+        is_repeated = await call.runtime.decide(request_id, body.decision, answer=answer_of(body), **more, **who)
+        decision: str = body.decision or "answer"
+    else:
+        others = sorted(body.model_fields_set - _RESULTS)
+        if others:
+            raise Problem(422, "invalid-decision", f"expected a result or an error alone, got also {', '.join(others)}")
+        is_repeated = await call.runtime.deliver(request_id, body.result, error=body.error, **who)
+        decision = "answer" if body.error is None else "error"
+    content = {"id": request_id, "decision": decision, "by": call.token.name}
     return JsonAnswer(content, headers=REPLAYED if is_repeated else None)
 
 

@@ -28,7 +28,7 @@ from hypercorn.config import Config
 from starlette.types import ASGIApp
 
 from cantrip_actors import Cantrip, Runtime
-from cantrip_actors.http.addresses import CannotServe, add_brackets, is_loopback, parse_address
+from cantrip_actors.http.addresses import CannotServe, add_brackets, parse_address
 from cantrip_actors.http.app import make_app
 from cantrip_actors.http.closing import bound_closing
 from cantrip_actors.http.extension import ServiceExtension, list_scopes
@@ -41,6 +41,7 @@ from cantrip_actors.http.token import SCOPES, Token
 from cantrip_actors.http.tokens import InvalidTokens, Tokens, digest_of, new_token
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.secure_url import is_loopback
 
 GRACE: Final = 30.0
 LINGER: Final = 2.0

@@ -141,7 +141,7 @@ async def hold(
     standard_error, why = _StandardError(name), None
     connecting = anyio.CancelScope(deadline=anyio.current_time() + patience)
     try:
-        with standard_error, connecting:
+        with contextlib.closing(standard_error), connecting:
             async with contextlib.AsyncExitStack() as stack, anyio.create_task_group() as tasks:
                 tasks.start_soon(standard_error.read)
                 near = _Near(name, standard_error, stack, tasks, connection, lambda: connecting.deadline == math.inf)
@@ -640,10 +640,8 @@ class _StandardError:
         os.set_blocking(self._read, False)
         self.file = os.fdopen(write, "w", encoding="utf-8")
 
-    def __enter__(self) -> None:
-        """Do nothing: it is open already."""
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
+        """Close the pipe, after its last lines were read."""
         self.file.close()
         rest = b""
         with contextlib.suppress(BlockingIOError):

@@ -91,7 +91,8 @@ class StdioServer(McpServer):
     def describe_address(self) -> dict[str, Any]:
         """Return the program and its arguments, and the names of its environment variables."""
         description: dict[str, Any] = {"command": self.command, "args": list(self.args)}
-        return description | ({"env": [name for name, _ in self.env]} if self.env else {}) | _drop_none(cwd=self.cwd)
+        description |= {"env": [name for name, _ in self.env]} if self.env else {}
+        return description | ({} if self.cwd is None else {"cwd": self.cwd})
 
     def behind(self) -> tuple[Hashable, ...]:
         """Return the values of its environment variables too."""
@@ -240,7 +241,3 @@ def _list_fields(options: ServerOptions) -> dict[str, Any]:
     elicit = options.get("elicit")
     check(elicit is None or callable(elicit), "elicit", "a function of a question", elicit, InvalidCantrip)
     return {**options, "ask": options.get("ask") or ()}
-
-
-def _drop_none(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

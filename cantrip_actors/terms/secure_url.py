@@ -1,7 +1,8 @@
-"""URLs to which credentials may be sent."""
+"""Hosts of this machine, and URLs to which credentials may be sent."""
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from typing import Final
 
@@ -11,6 +12,14 @@ _URL: Final = re.compile(
 )
 _OWN: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _PORTS: Final = 1 << 16
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def is_secure_url(url: str) -> bool:

@@ -7,7 +7,7 @@ like any other, so that another door may reply first.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -89,37 +89,40 @@ async def rest(
     """
     if not await runtime.read(partial(talks, runtime, entity_id)):
         return await episode()
-    reached: list[T | Request] = []
-    failed: list[CantripError] = []
+    find = partial(find_utterance, runtime, entity_id, with_children=with_children)
+    return await race(episode, partial(_wait_for_utterance, runtime, find))
 
-    async def watch() -> None:
-        find = partial(find_utterance, runtime, entity_id, with_children=with_children)
+
+async def race(*works: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of the first of some works to end, or raise its error; the others are cancelled."""
+    results: list[T] = []
+    errors: list[CantripError] = []
+
+    async def run(work: Callable[[], Awaitable[T]]) -> None:
         try:
-            reached.append(await _wait_for_utterance(runtime, find))
-        except (RuntimeClosed, StopAsyncIteration):
-            return  # the error of the episode says what to do
+            results.append(await work())
         except CantripError as error:
-            failed.append(error)
+            errors.append(error)
         tasks.cancel_scope.cancel()
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch)
-        try:
-            reached.append(await episode())
-        except CantripError as error:
-            failed.append(error)
-        tasks.cancel_scope.cancel()
-    if not reached:
-        raise failed[0]
-    return reached[0]
+        for work in works:
+            tasks.start_soon(run, work)
+    if not results:
+        raise errors[0]
+    return results[0]
 
 
 async def _wait_for_utterance(runtime: Runtime, find: Callable[[], Request | None]) -> Request:
-    with closing(runtime.events(_is_utterance)) as news:
-        while (request := await runtime.read(find)) is None:
+    with suppress(RuntimeClosed, StopAsyncIteration), closing(runtime.events(_is_utterance)) as news:
+        while True:
+            request = await runtime.read(find)
+            if request is not None:
+                return request
             with anyio.move_on_after(LOOK):
                 await anext(news)
-    return request
+    await anyio.sleep_forever()
+    raise AssertionError("the error of the episode says what to do")
 
 
 def _is_utterance(event: EntityEvent) -> bool:
