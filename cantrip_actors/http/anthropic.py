@@ -24,6 +24,7 @@ from cantrip_actors.http.openai import (
     convert_problem,
     find_target,
     name_run,
+    refuse_parameter,
     reserve_stream,
     start_one_shot,
 )
@@ -151,8 +152,7 @@ def _read_body(body: models.MessagesBody, messages: Sequence[_PlacedMessage]) ->
     """
     refused = next((name for name in ("mcp_servers", "container") if getattr(body, name)), None)
     if refused is not None:
-        detail = f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own"
-        raise Problem(400, "unsupported_parameter", detail, param=refused)
+        raise refuse_parameter(refused)
     form = None if body.output_config is None else body.output_config.format
     return ChatBody(
         model=body.model,

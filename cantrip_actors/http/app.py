@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -26,7 +26,7 @@ from cantrip_actors.http.approvals import approval_routes
 from cantrip_actors.http.bodies import DOT_SEGMENTS, read_body, read_json, validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
 from cantrip_actors.http.chats import CHAT_ROUTES
-from cantrip_actors.http.endpoint import Endpoint
+from cantrip_actors.http.endpoint import Endpoint, keep_problem
 from cantrip_actors.http.extension import ServiceExtension, list_scopes
 from cantrip_actors.http.guard import RequestGuard
 from cantrip_actors.http.live_page import page_routes
@@ -41,7 +41,7 @@ from cantrip_actors.http.table import BASE, OPERATIONS, ROUTES, ApiRoute
 
 _ALL: Final = (*ROUTES, *OPENAI_ROUTES, *ANTHROPIC_ROUTES, *CHAT_ROUTES, *OPERATIONS)
 
-_CONVERTERS: Final = {"openai": as_openai_error, "anthropic": as_anthropic_error}
+_CONVERTERS: Final = {"problem": keep_problem, "openai": as_openai_error, "anthropic": as_anthropic_error}
 """The function that converts a problem to each style of errors."""
 
 
@@ -92,17 +92,21 @@ def make_app(
         async with nullcontext() if service.is_open else service.open():
             yield
 
-    rows = [Route(row.path, _make_endpoint(service, row, describe), methods=[row.method]) for row, describe in table]
+    rows = [
+        Route(
+            row.path,
+            Endpoint(service, row.path, partial(_answer, service, row), _CONVERTERS[row.style], describe_error),
+            methods=[row.method],
+        )
+        for row, describe_error in table
+    ]
     everything = [*rows, *plain, *metadata_routes(service), *mcp_routes(service), *approval_routes(service)]
-
-    async def answer_not_found(request: Request, error: Any) -> Response:
-        return _answer_not_found(everything, request, error)
-
+    answer_not_found = partial(_answer_not_found, everything)
     handlers: dict[Any, Any] = {404: answer_not_found, 405: answer_not_found}
     return RequestGuard(Starlette(routes=everything, lifespan=lifespan, exception_handlers=handlers), service)
 
 
-def _answer_not_found(routes: Iterable[BaseRoute], request: Request, error: Any) -> Response:
+async def _answer_not_found(routes: Iterable[BaseRoute], request: Request, error: Any) -> Response:
     """Return the answer to a path or a method that does not exist; `Allow` names the methods of all its routes."""
     problem = Problem(404, "path", "no such path")
     if error.status_code == HTTP_405_METHOD_NOT_ALLOWED:
@@ -114,15 +118,6 @@ def _answer_not_found(routes: Iterable[BaseRoute], request: Request, error: Any)
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return as_anthropic_error(answer)
     return as_openai_error(answer) if path.startswith("/v1/") else answer
-
-
-def _make_endpoint(service: Service, row: ApiRoute, describe: DescribeError) -> Endpoint:
-    """Return the endpoint of a row of the table."""
-
-    async def work(request: Request) -> Response:
-        return await _answer(service, row, request)
-
-    return Endpoint(service, row.path, work, _CONVERTERS.get(row.style, lambda problem: problem), describe)
 
 
 async def _answer(service: Service, row: ApiRoute, request: Request) -> Response:

@@ -19,6 +19,11 @@ from cantrip_actors.redact.logs import get_logger
 _access = get_logger("cantrip_actors.http.access")
 
 
+def keep_problem(problem: Response) -> Response:
+    """Return a problem as it is."""
+    return problem
+
+
 class Endpoint:
     """The route at `path`. `work` returns the answer to a request, and `convert` gives problems another form.
 
@@ -30,7 +35,7 @@ class Endpoint:
         service: Service,
         path: str,
         work: Callable[[Request], Awaitable[ASGIApp]],
-        convert: Callable[[Response], Response] = lambda problem: problem,
+        convert: Callable[[Response], Response] = keep_problem,
         describe: DescribeError = describe_no_error,
     ) -> None:
         self._service = service

@@ -179,7 +179,7 @@ class Feed:
         except Exception:  # the readers of this feed reconnect; other feeds continue
             _log.exception("a feed of events has crashed")
         finally:
-            self.finish()
+            self.frames.close()
             self._upserts.close()
             self._events.close()
 
@@ -228,7 +228,7 @@ class Feed:
         for durable in read_durable(self._log, records):
             self._publish_durable(durable)
         if self._log.is_over:
-            self.finish()
+            self.frames.close()
 
     def _fetch(self, entity_id: str, position: int) -> tuple[Sequence[Record], int] | None:
         loom = self._runtime.shown_loom
@@ -267,14 +267,10 @@ class Feed:
         self.encoded += 1
         return encode_event(kind, data, id)
 
-    def finish(self) -> None:
-        """Mark the feed as ended."""
-        self.frames.close()
-
     def drain(self) -> None:
         """End the readers with `drain`, after their unread events, because the service shuts down."""
         self._farewell = encode_event("drain", {"retry": 2000})
-        self.finish()
+        self.frames.close()
 
     # Reading
 

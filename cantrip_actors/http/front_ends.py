@@ -146,9 +146,7 @@ class FrontEndEncoder:
         self._child_requests: dict[str, RequestedEvent] = {}
         """The requests of children that were not decided, by their ids."""
         self._asked: dict[str, ShownCall] = {}
-        """The calls of children that a person decides or answers, and that have no result."""
-        self._shown_calls: set[str] = set()
-        """Those of them that the client has."""
+        """The calls of children that the client has, which a person decides or answers, and that have no result."""
 
     def begin(self, *, is_queued: bool = False) -> Iterator[StreamPart]:
         """Yield the parts before all events."""
@@ -300,22 +298,21 @@ class FrontEndEncoder:
                 yield from self._end_child(event.entity_id, None if event.reason == "terminated" else event.reason)
 
     def _note_child_request(self, request: RequestedEvent) -> None:
-        call = _make_child_call(request)
         self._child_requests[request.request_id] = request
-        self._asked[call.id] = call
         if request.request_id in self._undecided:  # an earlier stream of this message has asked
-            self._shown_calls.add(call.id)
+            call = _make_child_call(request)
+            self._asked[call.id] = call
 
     def _decide_for_child(self, event: DecidedEvent) -> Iterator[StreamPart]:
         request = self._child_requests.pop(event.request_id, None)
         if request is not None and event.decision in ("deny", "expired"):
-            call = self._asked.pop(_make_child_call(request).id)
-            if call.id in self._shown_calls:
+            call = self._asked.pop(_make_child_call(request).id, None)
+            if call is not None:
                 yield from self._dialect.deny(call)
 
     def _finish_child_call(self, event: ToolResultEvent) -> Iterator[StreamPart]:
         call = self._asked.pop(name_child_call(event.entity_id, event.tool_call_id or ""), None)
-        if call is not None and call.id in self._shown_calls:  # otherwise it was decided at another door
+        if call is not None:  # otherwise it was decided at another door
             yield from self._dialect.add_result(call, event.result, is_error=event.is_error)
 
     def _rest_children(self) -> Iterator[StreamPart]:

@@ -177,35 +177,36 @@ def _add_wishes(
     entity: Entity | None, cantrip: Cantrip | None, body: models.ChatBody | models.ResponseBody, form_name: str
 ) -> _Target:
     """Return a target with the tools and the form of answer that a body asks for. Raises Problem 400."""
-    wished = ("functions", "logprobs", "top_logprobs", "audio", "web_search_options", "conversation", "prompt")
-    refused = next((name for name in wished if getattr(body, name, None)), None)
-    if refused is None and body.n not in (None, 1):
-        refused = "n"
-    wanted = body.answer_format
-    if refused is None and isinstance(body, models.ChatBody) and set(body.modalities or ()) - {"text"}:
-        refused = "modalities"
-    offered, form = cantrip, None
-    if refused is None and wanted is not None and wanted.type != "text":
+    for name in ("functions", "logprobs", "top_logprobs", "audio", "web_search_options", "conversation", "prompt"):
+        if getattr(body, name, None):
+            raise refuse_parameter(name)
+    if body.n not in (None, 1):
+        raise refuse_parameter("n")
+    if isinstance(body, models.ChatBody) and set(body.modalities or ()) - {"text"}:
+        raise refuse_parameter("modalities")
+    offered, form, wanted = cantrip, None, body.answer_format
+    if wanted is not None and wanted.type != "text":
         cantrip, form = _ask_for_form(cantrip, wanted)
-        refused = form_name if form is None else None
-        if form is not None:
-            schema = wanted.model_dump(by_alias=True, exclude_none=True)
-            form = replace(form, format={**schema, **schema.pop("json_schema", {})})
+        if form is None:
+            raise refuse_parameter(form_name)
+        schema = wanted.model_dump(by_alias=True, exclude_none=True)
+        form = replace(form, format={**schema, **schema.pop("json_schema", {})})
     tools: dict[str, Gate] = {}
-    if refused is None and body.tools and body.tool_choice != "none":
+    if body.tools and body.tool_choice != "none":
         cantrip, tool_form, tools = _add_tools(cantrip, body, form)
-        form, refused = tool_form or form, None if tools or tool_form is not None else "tools"
-    if refused is not None:
-        raise Problem(
-            400,
-            "unsupported_parameter",
-            f"{refused}: not supported here; gates, wards and the form of the answer are the cantrip's own",
-            param=refused,
-        )
-    if refused is None and not body.tools and body.tool_choice not in (None, "auto", "none"):
+        if not tools and tool_form is None:
+            raise refuse_parameter("tools")
+        form = tool_form or form
+    elif not body.tools and body.tool_choice not in (None, "auto", "none"):
         text = f"tool_choice: expected auto or none in a request without tools, got {body.tool_choice!r}"
         raise Problem(400, "invalid", text, param="tool_choice")
     return _Target(entity, cantrip, form, tools, None if cantrip is offered else cantrip)
+
+
+def refuse_parameter(name: str) -> Problem:
+    """Return the error for a parameter that would change the answer."""
+    text = f"{name}: not supported here; gates, wards and the form of the answer are the cantrip's own"
+    return Problem(400, "unsupported_parameter", text, param=name)
 
 
 async def _read_model(call: HttpCall, model: str) -> tuple[Entity | None, Cantrip | None]:

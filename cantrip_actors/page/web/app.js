@@ -32,6 +32,7 @@ import { NeedsPane } from "./needs.js";
 
 const model = new Model();
 const where = (one, more = "") => `entities/${encodeURIComponent(one.id)}${more}`;
+const post = (one, more, body = {}) => api("POST", where(one, more), body);
 let session = { scopes: [] };
 const can = (scope) => session.scopes.includes(scope);
 const go = (id, turn) => {
@@ -77,8 +78,7 @@ const act = {
         for (const one of requests) await act.decide(one, { decision, note });
       },
     }),
-  send: async (one, text, chosen = []) =>
-    api("POST", where(one, "/send"), { intent: text, ...(await attached(chosen)) }),
+  send: async (one, text, chosen = []) => post(one, "/send", { intent: text, ...(await attached(chosen)) }),
   spending: async (one) => {
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone,
       box = h("div");
@@ -113,7 +113,7 @@ const act = {
     dialog.insertBefore(box, dialog.lastElementChild);
     await show("day");
   },
-  steer: (one, text) => api("POST", where(one, "/steer"), { text }),
+  steer: (one, text) => post(one, "/steer", { text }),
   interrupt: (one) =>
     ask({
       heading: `Interrupt ${title(one)}?`,
@@ -123,7 +123,7 @@ const act = {
         { name: "why", label: "Why", node: field("interrupted") },
         { name: "now", label: "now, also in the middle of a query or a gate", node: h("input", { type: "checkbox" }) },
       ],
-      work: ({ why, now }) => api("POST", where(one, "/interrupt"), { now, ...(why ? { why } : {}) }),
+      work: ({ why, now }) => post(one, "/interrupt", { now, ...(why ? { why } : {}) }),
     }),
   stop: (one) => {
     const below = model.unfinishedBelow(one.id);
@@ -139,17 +139,13 @@ const act = {
     });
   },
   resume: (one) =>
-    api("POST", where(one, "/resume"), {}).catch((problem) =>
-      ask({ heading: "It was not resumed", text: problem.message }),
-    ),
+    post(one, "/resume").catch((problem) => ask({ heading: "It was not resumed", text: problem.message })),
   resumeAll: (all) =>
-    eachOf(all, "Resume", "main", "They continue from their last records.", (one) =>
-      api("POST", where(one, "/resume"), {}),
-    ),
-  abandonAll: (all) =>
-    eachOf(all, "Abandon", "danger", "This ends them for good, with everything below them.", (one) =>
-      api("POST", where(one, "/abandon"), {}),
-    ),
+    eachOf(all, "Resume", "main", "They continue from their last records.", (one) => post(one, "/resume")),
+  abandonAll: (all) => {
+    const text = "This ends them for good, with everything below them.";
+    eachOf(all, "Abandon", "danger", text, (one) => post(one, "/abandon"));
+  },
   reward: (turn) =>
     ask({
       heading: `Reward turn ${turn.sequence}`,
@@ -170,7 +166,7 @@ const act = {
       text: "This ends it for good, with everything below it.",
       action: "Abandon",
       tone: "danger",
-      work: () => api("POST", where(one, "/abandon"), {}),
+      work: () => post(one, "/abandon"),
     }),
   fork: (turn) =>
     ask({
