@@ -57,7 +57,7 @@ class Agent:
         self._capabilities = Capabilities()
         self._by = "acp"
         self._upserts = Upserts(GROWTH)
-        self._tasks: anyio.abc.TaskGroup | None = None
+        self._tasks: anyio.abc.TaskGroup
         self.connection: RpcConnection
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -163,16 +163,14 @@ class Agent:
 
     def _follow_servers(self, session: EditorSession) -> None:
         """Have the prompts of a session's servers among its commands, from now on."""
-        if self._tasks is not None:
-            self._tasks.start_soon(session.server_prompts.run, partial(self._tell_commands, session))
+        self._tasks.start_soon(session.server_prompts.run, partial(self._tell_commands, session))
 
     async def _continue(self, session: EditorSession, history: SessionHistory) -> None:
         """Show what the entity still does, and send the open requests again, which an earlier editor did not answer."""
         self._follow_servers(session)
-        if self._tasks is not None:
-            self._tasks.start_soon(session.follow, history)
-            for request in history.requests:
-                self._tasks.start_soon(session.ask_user, request)
+        self._tasks.start_soon(session.follow, history)
+        for request in history.requests:
+            self._tasks.start_soon(session.ask_user, request)
 
     def _open(
         self, key: str, params: Mapping[str, Any], known_roots: list[str] | None = None, forks: int = 0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
-from math import inf
 from typing import Any, Final, NamedTuple, Protocol
 
 import anyio
@@ -205,8 +204,8 @@ class RpcConnection:
         """Send the peer a notification."""
         await self._send_message({"jsonrpc": "2.0", "method": method, "params": params})
 
-    async def request(self, method: str, params: Mapping[str, Any], *, patience: float = inf) -> Any:
-        """Return the peer's answer to a request. Raises RequestError for its error, PeerGone, TimeoutError.
+    async def request(self, method: str, params: Mapping[str, Any]) -> Any:
+        """Return the peer's answer to a request. Raises RequestError for its error, PeerGone.
 
         A caller that is cancelled cancels the request.
         """
@@ -217,10 +216,9 @@ class RpcConnection:
         self._asked[number] = answer
         try:
             await self._send_message({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-            with anyio.fail_after(patience):
-                await answer.arrived.wait()
-        except (anyio.get_cancelled_exc_class(), TimeoutError):
-            with anyio.CancelScope(shield=True), anyio.move_on_after(1, shield=True):
+            await answer.arrived.wait()
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(1, shield=True):
                 await self.notify("$/cancel_request", {"requestId": number})
             raise
         finally:

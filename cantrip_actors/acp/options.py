@@ -114,7 +114,6 @@ _GUARDS: Final[Mapping[Mode, Wrapper]] = {
 """The wrappers that the modes put around the tools of servers."""
 
 
-def replace_gates(circle: Circle, gates: list[Any], servers: Sequence[ToolServer] | None = None) -> Circle:
-    """Return a circle with other gates and, if given, other servers of tools."""
-    kept_servers = circle.servers if servers is None else servers
-    return Circle(gates, circle.wards, circle.medium, circle.companion, circle.jail, kept_servers)
+def replace_gates(circle: Circle, gates: list[Any], servers: Sequence[ToolServer]) -> Circle:
+    """Return a circle with other gates and other servers of tools."""
+    return Circle(gates, circle.wards, circle.medium, circle.companion, circle.jail, servers)

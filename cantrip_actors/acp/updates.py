@@ -92,10 +92,9 @@ def fence(lines: Sequence[str]) -> str:
     return "\n".join(["```text", *lines, "```"])
 
 
-def make_chunk(kind: str, text: str, message: str | None = None) -> Update:
+def make_chunk(kind: str, text: str, message_id: str) -> Update:
     """Return a chunk of a message or thought of the user or the agent."""
-    update: Update = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
-    return update if message is None else {**update, "messageId": message}
+    return {"sessionUpdate": kind, "content": {"type": "text", "text": text}, "messageId": message_id}
 
 
 def chunk_of(piece: Piece, prefix: str) -> Update | None:

@@ -219,7 +219,7 @@ class AnthropicEncoder(EpisodeEncoder):
 
     def build(self, ended: Rest | Outcome) -> dict[str, Any]:
         """Return a whole message."""
-        texts = ended.list_texts(is_typed=self.form is not None) if isinstance(ended, Rest) else []
+        texts = self._list_texts(ended) if isinstance(ended, Rest) else []
         calls = self._list_calls(ended)
         if isinstance(ended, Outcome) and not calls:
             texts = [text] if (text := answer_text(ended) or ended.summary or "") else []
@@ -265,7 +265,7 @@ class AnthropicEncoder(EpisodeEncoder):
 
     def rest(self, rest: Rest) -> Iterator[bytes]:
         """Yield the events of calls that the client is to carry out."""
-        for text in (None, *rest.list_texts(is_typed=self.form is not None)):
+        for text in (None, *self._list_texts(rest)):
             yield from self._finish_texts(text)
         yield from self._write_end(rest)
 

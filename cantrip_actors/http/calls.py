@@ -110,10 +110,12 @@ class HttpCall:
             raise Problem(404, "unknown-turn", "no turn has this id")
         return turn_id
 
-    def whole_turn_id(self, turn_id: str) -> str:
-        """Return the id of a turn whose content is there. Raises Problem 404, and 409 for a forgotten turn."""
-        loom = self.runtime.loom
-        if loom.is_forgotten(loom.owner(self.turn_id(turn_id))):
+    def whole_turn_id(self) -> str:
+        """Return the id of the turn of the path, whose content is there. Raises Problem 404, and 409 for a forgotten
+        turn.
+        """
+        loom, turn_id = self.runtime.loom, self.turn_id(self.path["id"])
+        if loom.is_forgotten(loom.owner(turn_id)):
             raise Problem(409, "forgotten", "the content of this turn was erased: it takes neither forks nor rewards")
         return turn_id
 

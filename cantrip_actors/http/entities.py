@@ -158,7 +158,7 @@ async def fork(call: HttpCall) -> JsonAnswer:
     loom = call.runtime.loom
 
     def look() -> tuple[str, str]:
-        turn_id = call.whole_turn_id(call.path["id"])
+        turn_id = call.whole_turn_id()
         return turn_id, loom.header_at(turn_id).cantrip_name or ""
 
     turn_id, its_cantrip = await call.read(look)

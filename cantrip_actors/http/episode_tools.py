@@ -55,11 +55,6 @@ class Rest(NamedTuple):
     usage: Usage
     wait: PersonWait | None
 
-    def list_texts(self, *, is_typed: bool) -> list[str]:
-        """Return the texts of the answer, in order; a typed answer has none beside it."""
-        wait = None if self.wait is None else self.wait.text
-        return [text for text in (None if is_typed else self.words, wait) if text]
-
 
 def make_client_id(entity_id: str, call_id: str) -> str:
     """Return the id by which a client knows a call."""

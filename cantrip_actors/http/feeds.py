@@ -107,11 +107,7 @@ class Feed:
     """The events of one entity, or with `entity_id` None of all. `run` fills it, in a task of its own."""
 
     def __init__(
-        self,
-        runtime: Runtime,
-        upserts: Upserts,
-        entity_id: str | None,
-        count_dropped: Callable[[], object] = lambda: None,
+        self, runtime: Runtime, upserts: Upserts, entity_id: str | None, count_dropped: Callable[[], object]
     ) -> None:
         self._runtime = runtime
         self._count_dropped = count_dropped

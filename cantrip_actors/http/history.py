@@ -38,7 +38,7 @@ async def get_turn(call: HttpCall) -> JsonAnswer:
 
 async def get_input(call: HttpCall) -> JsonAnswer:
     """Return the input of the model for a turn: messages, images, system prompt, gates, settings."""
-    turn_id = await call.read(lambda: call.whole_turn_id(call.path["id"]))
+    turn_id = await call.read(call.whole_turn_id)
     shown = build_input_fields(await call.runtime.model_input(turn_id))
     return JsonAnswer(await to_thread.run_sync(call.redact_for_token, shown))
 
@@ -107,7 +107,7 @@ async def get_spending(call: HttpCall) -> JsonAnswer:
 async def reward(call: HttpCall) -> JsonAnswer:
     """Reward a turn."""
     body: models.RewardBody = call.body
-    turn_id = await call.read(lambda: call.whole_turn_id(call.path["id"]))
+    turn_id = await call.read(call.whole_turn_id)
     by = f"{body.by}, by {call.token.sender}" if body.by else call.token.sender
     loom = call.runtime.loom
     is_new = await loom.reward(turn_id, body.reward, by=by, key=call.key or "")

@@ -56,6 +56,11 @@ class EpisodeEncoder(ABC):
     def fail(self, error: dict[str, Any]) -> Iterator[bytes]:
         """Yield the end of an episode that failed with an error in OpenAI's shape."""
 
+    def _list_texts(self, rest: Rest) -> list[str]:
+        """Return the texts of an answer whose episode waits, in order; a typed answer has no words beside it."""
+        texts = (None if self.form is not None else rest.words, None if rest.wait is None else rest.wait.text)
+        return [text for text in texts if text]
+
     def _finish_texts(self, text: str | None) -> Iterator[bytes]:
         """Yield the rest of open items, and a last text."""
         yield from self._write(self._segments.finish(text))
@@ -120,7 +125,7 @@ class ChatEncoder(EpisodeEncoder):
         else:
             reason, usage, more = _get_reason(ended), ended.usage, get_metadata(ended)
             calls = [_make_call(*item) for item in ended.calls]
-            text = BETWEEN.join(ended.list_texts(is_typed=self.form is not None)) or None
+            text = BETWEEN.join(self._list_texts(ended)) or None
             is_refusal = self.form is not None and ended.wait is not None
             message = {"content": None, "refusal": text} if is_refusal else {"content": text}
         message = {"role": "assistant", "refusal": None, **message, **({"tool_calls": calls} if calls else {})}
@@ -148,7 +153,7 @@ class ChatEncoder(EpisodeEncoder):
 
     def rest(self, rest: Rest) -> Iterator[bytes]:
         """Yield the chunks of calls that the client is to carry out, or of a request to a person."""
-        for text in rest.list_texts(is_typed=self.form is not None):
+        for text in self._list_texts(rest):
             if self.form is not None:
                 yield self._chunk({"refusal": text})
             else:

@@ -55,11 +55,9 @@ def find_base(service: Service, request: Request) -> str:
     return str(request.base_url).rstrip("/")
 
 
-def make_challenge(service: Service, request: Request, error: str = "", scope: str = "") -> dict[str, str]:
-    """Return the header of a 401 or 403: it names the error, and the place to log in at `/mcp` and at routes for
-    people.
-    """
-    facts = {"error": error, "scope": scope}
+def make_challenge(service: Service, request: Request, error: str = "") -> dict[str, str]:
+    """Return the header of a 401: it names the error, and the place to log in at `/mcp` and at routes for people."""
+    facts = {"error": error}
     is_mcp = request.url.path == MCP
     if is_mcp or (service.tokens is not None and list(service.tokens.issuers)):
         facts["resource_metadata"] = find_base(service, request) + WELL_KNOWN + (MCP if is_mcp else "")

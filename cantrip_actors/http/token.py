@@ -66,18 +66,18 @@ class Token:
         """Whether the token sees the whole loom: it has no tenant, and is not limited to some cantrips."""
         return self.tenant is None and self.cantrips is None
 
-    def is_expired(self, now: datetime | None = None) -> bool:
+    def is_expired(self) -> bool:
         """Return whether the token's time is over."""
-        return self.expires is not None and self.expires <= (now or datetime.now(UTC))
+        return self.expires is not None and self.expires <= datetime.now(UTC)
 
     @property
     def sender(self) -> str:
         """The token's name in records."""
         return f"token:{self.name}"
 
-    def is_reduced_to(self, token: Token | None, now: datetime | None = None) -> bool:
+    def is_reduced_to(self, token: Token | None) -> bool:
         """Return whether `token`, which this one has become, allows less: it is gone or expired, or lost a right."""
-        if token is None or token.is_expired(now) or token.tenant != self.tenant:
+        if token is None or token.is_expired() or token.tenant != self.tenant:
             return True
         lost_scope = not all(map(token.allows, self.scopes))
         lost_cantrip = token.cantrips is not None and not (

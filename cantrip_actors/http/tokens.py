@@ -99,13 +99,13 @@ class Tokens:
             tokens, issuers = _read(self._path, self._scopes)
             self._tokens, self.issuers = _index_by_digest(tokens), Issuers(issuers)
 
-    def find(self, text: str, now: datetime | None = None) -> Token | None:
+    def find(self, text: str) -> Token | None:
         """Return the token of the file with this text; None for an unknown or expired one."""
         digest = digest_of(text)
         token = self._tokens.get(digest)
         if token is None or not hmac.compare_digest(token.digest, digest):
             return None
-        return None if token.is_expired(now) else token
+        return None if token.is_expired() else token
 
     async def identify(self, text: str) -> Token | None:
         """Return the token with this text, of the file or of an authorization server; None for one that is not valid.
@@ -114,10 +114,10 @@ class Tokens:
         """
         return self.find(text) or await self.issuers.find(text)
 
-    def has_lost(self, token: Token, now: datetime | None = None) -> bool:
+    def has_lost(self, token: Token) -> bool:
         """Return whether a token that was found before may now do less: it is gone, has expired, or lost a right."""
         current = self._tokens.get(token.digest) if token.claims is None else self.issuers.grant(token.claims)
-        return token.is_reduced_to(current, now)
+        return token.is_reduced_to(current)
 
 
 def digest_of(text: str) -> str:

@@ -47,10 +47,6 @@ export function ask({ heading, text, inside = [], fields = [], action, tone = "m
   (fields[0]?.node ?? made.querySelector(`.row2 button:${tone === "danger" ? "last" : "first"}-child`)).focus();
   return made;
 }
-export const area = (hint, value = "") => {
-  const node = h("textarea", { rows: "3", placeholder: hint });
-  node.value = value;
-  return node;
-};
+export const area = (hint) => h("textarea", { rows: "3", placeholder: hint });
 export const field = (hint) =>
   h("input", { type: "text", placeholder: hint, autocomplete: "off", spellcheck: "false" });

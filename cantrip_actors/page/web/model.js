@@ -89,13 +89,6 @@ export class Model {
     }
     this.shape++;
   }
-  move(entity, above) {
-    const at = this.roots.indexOf(entity.id);
-    if (at >= 0) this.roots.splice(at, 1);
-    entity.origin = above;
-    this.place(entity);
-    this.touch(entity.id);
-  }
   unfinishedBelow(id) {
     let count = 0;
     for (const child of this.below.get(id) ?? []) {

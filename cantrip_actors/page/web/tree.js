@@ -14,7 +14,6 @@ export class Tree {
   update;
   onSelect;
   onToggle;
-  name;
   rows = []; // {id, depth, hasChildren, isOpen, posinset, setsize, heading: a text above the row}
   #at = new Map();
   #tops = [0]; // the position of each row, and of the end
@@ -25,11 +24,11 @@ export class Tree {
   selected = null;
 
   /**
-   * @param {{ label: string, rowHeight: number, make: any, update: any, onSelect: any, onToggle: any, name?: any,
+   * @param {{ label: string, rowHeight: number, make: any, update: any, onSelect: any, onToggle: any,
    *   empty: string }} settings
    */
-  constructor({ label, rowHeight, make, update, onSelect, onToggle, name, empty }) {
-    Object.assign(this, { rowHeight, make, update, onSelect, onToggle, name });
+  constructor({ label, rowHeight, make, update, onSelect, onToggle, empty }) {
+    Object.assign(this, { rowHeight, make, update, onSelect, onToggle });
     this.canvas = h("div", { class: "canvas", role: "presentation" });
     this.node = h("div", { class: "tree", role: "tree", "aria-label": label }, this.canvas);
     this.empty = h("p", { class: "empty" }, empty);
@@ -77,14 +76,11 @@ export class Tree {
   #topOf(at) {
     return this.#tops[at + 1] - this.rowHeight;
   }
-  has(id) {
-    return this.#at.has(id);
-  }
-  select(id, isShown = true) {
+  select(id) {
     this.selected = id;
     if (this.#at.has(id)) {
       this.#current = id;
-      if (isShown) this.#reveal(id);
+      this.#reveal(id);
     }
     this.draw();
   }
