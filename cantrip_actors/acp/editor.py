@@ -130,7 +130,7 @@ class Editor:
         where = place(root, path)
         if not await to_thread.run_sync(lambda: where.root.joinpath(*where.parts).is_file()):
             return await self._run(function, dependencies, **args)  # its errors say what is wrong
-        await to_thread.run_sync(partial(_check_readable, where))
+        await to_thread.run_sync(lambda: os.close(where.open()))  # it raises for a file that may not be read
         if args.get("column"):  # the editor counts in lines
             return await self._run(function, dependencies, **args)
         request = {"path": str(where.root.joinpath(*where.parts)), "line": args.get("offset", 1)}
@@ -204,10 +204,6 @@ def _read_text(root: Path, path: str) -> str | None:
         return data.decode() if len(data) <= LONGEST_DIFF else None
     except (GateError, OSError, UnicodeDecodeError):
         return None
-
-
-def _check_readable(where: Any) -> None:
-    os.close(where.open())
 
 
 def _check_writable(where: Any) -> None:

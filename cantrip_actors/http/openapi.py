@@ -74,31 +74,22 @@ def _describe_operation(row: ApiRoute, refs: Mapping[Any, dict[str, Any]]) -> di
     operation: dict[str, Any] = {
         "operationId": row.work.__name__,
         "summary": row.summary,
-        "parameters": [*_describe_path_parameters(row.path), *_query_parameters(row.query)],
+        "parameters": list(_describe_parameters(row)),
         "responses": responses,
         "security": [] if row.scope is None else [{"bearer": [row.scope]}],
     }
-    if row.method == "POST":
-        operation["parameters"].append(
-            {
-                "name": "Idempotency-Key",
-                "in": "header",
-                "required": False,
-                "schema": {"type": "string", "minLength": 1, "maxLength": 255},
-            }
-        )
     if row.body is not None:
         content = {"application/json": {"schema": refs[row.body, "validation"]}}
         operation["requestBody"] = {"required": row.needs_body, "content": content}
     return operation
 
 
-def _describe_path_parameters(path: str) -> Iterator[dict[str, Any]]:
-    for name in re.findall(r"\{(\w+)(?::\w+)?\}", path):
+def _describe_parameters(row: ApiRoute) -> Iterator[dict[str, Any]]:
+    for name in re.findall(r"\{(\w+)(?::\w+)?\}", row.path):
         yield {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-
-
-def _query_parameters(query: type[BaseModel]) -> Iterator[dict[str, Any]]:
-    schema = query.model_json_schema(ref_template=_REF)
+    schema = row.query.model_json_schema(ref_template=_REF)
     for name, property_schema in schema.get("properties", {}).items():
         yield {"name": name, "in": "query", "required": False, "schema": property_schema}
+    if row.method == "POST":
+        schema = {"type": "string", "minLength": 1, "maxLength": 255}
+        yield {"name": "Idempotency-Key", "in": "header", "required": False, "schema": schema}

@@ -55,7 +55,7 @@ class RequestWatch:
         self._followers.append(news)
         if not self._is_running:
             self._is_running = True
-            self._start_soon(self._run, self._runtime.events(_is_request))
+            self._start_soon(self._run, self._runtime.events(lambda event: isinstance(event, RequestedEvent)))
         try:
             yield news
         finally:
@@ -90,7 +90,3 @@ class RequestWatch:
         for news in self._followers:
             if news.entity.id in ids:
                 news.wake()
-
-
-def _is_request(event: EntityEvent) -> bool:
-    return isinstance(event, RequestedEvent)

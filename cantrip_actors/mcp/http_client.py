@@ -78,7 +78,8 @@ class SessionClient(httpx2.AsyncClient):
                 text = (await response.aread())[:_SEARCHED].decode(errors="replace")
             except AnswerTooLong:
                 text = ""
-            if _ends_session(response.status_code, text):
+            is_unknown_path = response.status_code == 404 and str(METHOD_NOT_FOUND) not in text
+            if is_unknown_path or tells_of_no_session(text):  # the server does not know the session
                 return await _refuse(request, NEVER_TAKEN, "its session is over")
         return response
 
@@ -119,11 +120,6 @@ async def _bound(response: httpx2.Response) -> None:
     response.stream = _BoundedStream(response)
     for name in ("content-encoding", "content-length", "transfer-encoding"):
         response.headers.pop(name, None)
-
-
-def _ends_session(status: int, text: str) -> bool:
-    """Return whether a refusal means that the server does not know the session."""
-    return tells_of_no_session(text) or (status == 404 and str(METHOD_NOT_FOUND) not in text)
 
 
 async def _refuse(request: httpx2.Request, code: int, message: str) -> httpx2.Response:

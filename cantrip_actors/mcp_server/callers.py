@@ -16,10 +16,6 @@ class CallerRefused(CantripError):
     """The client may not make this request, or not now."""
 
 
-def _allow(_scope: str) -> bool:
-    return True
-
-
 @asynccontextmanager
 async def _skip_count() -> AsyncIterator[Callable[[str], None]]:
     yield lambda _entity_id: None
@@ -39,7 +35,7 @@ class McpCaller:
     cantrips: Mapping[str, Cantrip]
     by: str
     door: str = ""
-    allows: Callable[[str], bool] = _allow
+    allows: Callable[[str], bool] = lambda _scope: True
     starting: Callable[[], AbstractAsyncContextManager[Callable[[str], None]]] = _skip_count
     page: str | None = None
 
