@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from cantrip_actors.loom.export.chat import build_tools, split_parts
@@ -318,17 +317,14 @@ def _select_visible(items: Sequence[Item], folds: Mapping[int, Fold]) -> Iterato
     )
     marker = () if last < 0 else (last,)
     without_results = max((fold.without_results for at, fold in folds.items() if at < len(items)), default=0)
-    bare = {at for at, _ in islice(_enumerate_said(items), without_results)}
+    said = [at for at, item in enumerate(items) if isinstance(item, Said)]
+    bare = frozenset(said[:without_results])
     for at in (*left.before, *marker, *left.after, *range(last + 1, len(items))):
         item = items[at]
-        if isinstance(item, Said) and at in bare:
+        if at in bare and isinstance(item, Said):
             yield _hide_results(item)
         elif at == last or isinstance(item, Heard | Recalled | Said):
             yield item
-
-
-def _enumerate_said(items: Sequence[Item]) -> Iterator[tuple[int, Said]]:
-    return ((at, item) for at, item in enumerate(items) if isinstance(item, Said))
 
 
 def _hide_results(item: Said) -> Said:

@@ -381,14 +381,13 @@ class JsonlStore(MemoryStore):
         if file.end > LARGE and not self._is_large:
             self._warn_of_size()
 
-    def _encode_first_line(self, end: JournalEnd | None, head: Head | None) -> bytes:
-        mark, noted, seal = self.seal.mark, "", ""
-        if end is not None:
-            records, others, check, boot = end
-            noted = f',"end":[{records},{others},{check},"{boot}"]'
+    def _encode_first_line(self, end: JournalEnd, head: Head | None) -> bytes:
+        mark, seal = self.seal.mark, ""
+        records, others, check, boot = end
         if mark is not None:
             seal = f",{encode_line(JournalLine(mark=mark, head=head))[1:-1].decode()}"
-        return f'{{"loom":{VERSION}{noted}{seal}}}'.ljust(_FIRST - 1).encode() + b"\n"
+        line = f'{{"loom":{VERSION},"end":[{records},{others},{check},"{boot}"]{seal}}}'
+        return line.ljust(_FIRST - 1).encode() + b"\n"
 
     def _change(self, lines: Sequence[JournalLine]) -> None:
         if lines:
@@ -417,7 +416,7 @@ class JsonlStore(MemoryStore):
                     yield line
 
             head = erased.plan.end or self._head
-            first = self._encode_first_line(None, head)[:-1]
+            first = self._encode_first_line(end, head)[:-1]  # it is written anew when the file is in its place
             with self._explain("cannot rewrite"):
                 fd = self._file.write_new(_join(chain((first,), follow(self._dump(erased)))))
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before others can see the new file
@@ -481,9 +480,10 @@ class JsonlStore(MemoryStore):
 
 def _is_line(data: bytes) -> bool:
     try:
-        return decode_line(data) is not None
+        decode_line(data)
     except LoomError as error:
         return isinstance(error, Newer)
+    return True
 
 
 def _join(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -29,7 +29,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from hashlib import blake2b
 from itertools import chain
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
@@ -371,7 +371,7 @@ class PostgresStore(TableStore):
         until: float | None = None,
     ) -> tuple[int, float]:
         place = self._known.find_place(entity)
-        head = NOTHING if place is None else place.tree.head or NOTHING
+        head = NOTHING if place is None else place.tree.head
         self._new_tips[entity] = _Tip(head, -1, self._writers)
         return super()._grant(db, entity, owner, deaths, ttl, note, until)
 
@@ -422,10 +422,8 @@ class PostgresStore(TableStore):
 
     def claim(self, entity_id: str, owner: str, ttl: float, *, lift: bool = False, now: float | None = None) -> Lease:
         """Claim the right to write for the tree of a root entity, which may be about to begin, by the server's time."""
-        try:
+        with suppress(psycopg.errors.UniqueViolation):  # another claim at the same moment is visible the second time
             return super().claim(entity_id, owner, ttl, lift=lift, now=now)
-        except psycopg.errors.UniqueViolation:
-            pass  # another claim at the same moment is visible the second time
         try:
             return super().claim(entity_id, owner, ttl, lift=lift, now=now)
         except psycopg.errors.UniqueViolation as error:

@@ -15,7 +15,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from cantrip_actors.loom.reading.view import Loom, make_unchecked
@@ -83,17 +83,6 @@ class Hit:
     end: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Text:
-    """A text to search."""
-
-    entity_id: str
-    turn_id: str | None
-    sequence: int
-    place: Place
-    text: str
-
-
 def search(loom: Loom, query: Query) -> Iterator[Hit]:
     """Yield one hit for each matching part of a turn, or for each turn if the query has no text.
 
@@ -112,22 +101,22 @@ def search(loom: Loom, query: Query) -> Iterator[Hit]:
     return _search_by_turn(texts)
 
 
-def _find_texts(query: Query, records: Sequence[Record]) -> Iterator[_Text]:
-    """Yield the texts of an entity's records that meet every condition except the text."""
+def _find_texts(query: Query, records: Sequence[Record]) -> Iterator[Hit]:
+    """Yield the texts of an entity's records that meet every condition except the text, as whole excerpts."""
     entries = list(read_entries(records))
     turns_only = query.gate is not None or query.errors or query.min_reward is not None or query.max_reward is not None
     if not turns_only:
         for entry in entries:
             match entry.kind:
                 case "intent" | "steer" | "end" as kind if entry.text or kind != "end":
-                    yield _Text(records[0].entity_id, None, 0, kind, entry.text)
+                    yield Hit(records[0].entity_id, None, 0, kind, entry.text)
                 case _:
                     pass
     for turn in (entry.turn for entry in entries):
         if turn is not None and _is_match(query, turn):
             for place, text in _list_turn_texts(turn):
                 if place in query.places:
-                    yield _Text(turn.entity_id, turn.id, turn.sequence, place, text)
+                    yield Hit(turn.entity_id, turn.id, turn.sequence, place, text)
 
 
 def _is_match(query: Query, turn: Turn) -> bool:
@@ -158,29 +147,29 @@ def _list_turn_texts(turn: Turn) -> Iterator[tuple[Place, str]]:
 # ------------------------------------------------------------------------------------------------------ ways to look
 
 
-def _search_by_turn(texts: Iterable[_Text]) -> Iterator[Hit]:
+def _search_by_turn(texts: Iterable[Hit]) -> Iterator[Hit]:
     last = None
     for text in texts:
         if text.turn_id is None or text.turn_id != last:
-            yield Hit(text.entity_id, text.turn_id, text.sequence, text.place, _excerpt_line(text.text, 0, 0)[0])
+            yield replace(text, excerpt=_excerpt_line(text.excerpt, 0, 0)[0])
             last = text.turn_id
 
 
-def _search_by_text(wanted: str, texts: Iterable[_Text]) -> Iterator[Hit]:
+def _search_by_text(wanted: str, texts: Iterable[Hit]) -> Iterator[Hit]:
     # not casefold, which changes lengths, so that positions in the text would be lost
     expression = re.compile(re.escape(wanted), re.IGNORECASE)
     for text in texts:
-        match = expression.search(text.text)
+        match = expression.search(text.excerpt)
         if match is not None:
-            yield _hit(text, *match.span())
+            yield _cut_out(text, *match.span())
 
 
-def _search_by_regex(expression: str, seconds: float, texts: Iterable[_Text]) -> Iterator[Hit]:
-    batch: list[_Text] = []
+def _search_by_regex(expression: str, seconds: float, texts: Iterable[Hit]) -> Iterator[Hit]:
+    batch: list[Hit] = []
     size, has_tried = 0, False
     for text in texts:
         batch.append(text)
-        size += len(text.text)
+        size += len(text.excerpt)
         if size >= BATCH:
             yield from _match_batch(expression, seconds, batch)
             batch, size, has_tried = [], 0, True
@@ -201,9 +190,9 @@ else:
 """
 
 
-def _match_batch(expression: str, seconds: float, batch: list[_Text]) -> Iterator[Hit]:
+def _match_batch(expression: str, seconds: float, batch: list[Hit]) -> Iterator[Hit]:
     shown = show_value(expression, SHOWN)
-    given = json.dumps({"regex": expression, "texts": [text.text for text in batch]})
+    given = json.dumps({"regex": expression, "texts": [text.excerpt for text in batch]})
     try:
         done = subprocess.run(  # noqa: S603  # our own program; the expression is its input
             [sys.executable, "-I", "-S", "-c", _MATCH],
@@ -226,11 +215,12 @@ def _match_batch(expression: str, seconds: float, batch: list[_Text]) -> Iterato
         raise LoomError(f"{shown} is not a regular expression: {answer}")
     for text, span in zip(batch, answer, strict=True):
         if span is not None:
-            yield _hit(text, *span)
+            yield _cut_out(text, *span)
 
 
-def _hit(text: _Text, start: int, end: int) -> Hit:
-    return Hit(text.entity_id, text.turn_id, text.sequence, text.place, *_excerpt_line(text.text, start, end))
+def _cut_out(text: Hit, start: int, end: int) -> Hit:
+    excerpt, start, end = _excerpt_line(text.excerpt, start, end)
+    return replace(text, excerpt=excerpt, start=start, end=end)
 
 
 def _excerpt_line(text: str, start: int, end: int) -> tuple[str, int, int]:

@@ -368,6 +368,10 @@ class Loom:
             raise UnknownEntity(entity_id)
         return self._search(partial(self._read_newest, entity_id), find)
 
+    def _find_last(self, entity_id: str, get: Callable[[Record], T | None]) -> T | None:
+        """Return what `get` returns for the last of an entity's records for which it returns something."""
+        return self._search_back(entity_id, lambda records: next(filter(None, map(get, reversed(records))), None))
+
     def newest_records(self, entity_id: str, cut: Callable[[Sequence[Record]], Sequence[Record]]) -> Sequence[Record]:
         """Return what `cut` leaves of an entity's records; it takes some away at the front, or none.
 
@@ -409,7 +413,7 @@ class Loom:
     def count_turns(self, entity_id: str) -> int:
         """Return the number of an entity's committed turns, without those that a fork has inherited."""
         first = self._find_next_turn(entity_id, -1)
-        last = self._search_back(entity_id, _find_last_number)
+        last = self._find_last(entity_id, get_turn_number)
         return 0 if first is None or last is None else last - first + 1
 
     def outcome(self, entity_id: str) -> Outcome | None:
@@ -451,7 +455,7 @@ class Loom:
 
     def last_time(self, entity_id: str) -> str:
         """Return the time of an entity's last record that has one, ISO 8601 in UTC. Raises LoomError."""
-        return self._search_back(entity_id, _find_last_time) or ""
+        return self._find_last(entity_id, get_time) or ""
 
     def quarantines(self) -> dict[str, QuarantineRow]:
         """Return the quarantines of root entities, by their ids: why each does not run, and until when."""
@@ -620,7 +624,7 @@ class Loom:
     def leaves(self) -> Iterator[str]:
         """Yield the last turn of every entity that has turns: the end of each thread."""
         for header in self.headers():
-            last = self._search_back(header.entity_id, _find_last_turn)
+            last = self._find_last(header.entity_id, get_committed_turn)
             if last is not None:
                 yield last
 
@@ -747,18 +751,6 @@ def fold_entity(loom: Loom, entity_id: str) -> MachineState:
         if not has_undone(records):
             return fold(shape, records, checkpoint.state)
     return fold_log(shape, loom.records(entity_id))
-
-
-def _find_last_turn(records: Sequence[Record]) -> str | None:
-    return next(filter(None, map(get_committed_turn, reversed(records))), None)
-
-
-def _find_last_time(records: Sequence[Record]) -> str | None:
-    return next(filter(None, map(get_time, reversed(records))), None)
-
-
-def _find_last_number(records: Sequence[Record]) -> int | None:
-    return next(filter(None, map(get_turn_number, reversed(records))), None)
 
 
 def _read_time(store: Store) -> str:

@@ -13,7 +13,6 @@ import hmac
 import os
 import secrets
 import stat
-import sys
 import time
 from pathlib import Path
 from typing import Final
@@ -34,8 +33,6 @@ def read_key(loom: Path, *, make: bool) -> bytes | None:
 
     With `make` a missing file is made.
     """
-    if sys.platform == "win32":  # there a file's mode does not say who may read it
-        return None
     path = loom.with_name(f"{loom.name}.key")
     try:
         if make and make_file(path):
@@ -71,7 +68,7 @@ def read_private_file(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
             raise PermissionError(errno.EPERM, "expected a regular file", str(path))
-        if sys.platform != "win32" and (facts.st_mode & 0o077 or facts.st_uid not in (os.geteuid(), 0)):
+        if facts.st_mode & 0o077 or facts.st_uid not in (os.geteuid(), 0):
             why = "others may read or change it, or it belongs to another user: expected this user's, with mode 0600"
             raise PermissionError(errno.EPERM, f"{why}: chmod 600 {path}", str(path))
         return os.read(fd, most), facts

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cantrip_actors.loom.stores.lease import read_boot_id
 from cantrip_actors.own_files.modes import FILE
@@ -66,7 +66,7 @@ class AcknowledgedFile:
         self.end = LoomEnd()
         self._next: LoomEnd | None = None
         """The end after the transaction that is under way."""
-        self._boot = _read_boot()
+        self._boot = blake2b(read_boot_id().encode(), digest_size=16).digest()
         self._at = SLOT * secrets.randbelow(SLOTS)
         self._fd = -1
         self._error = ""
@@ -75,18 +75,9 @@ class AcknowledgedFile:
         """Begin to note the end of a loom that was found in this state."""
         self.lineage, self.end, self._next = lineage, end, None
 
-    def expect(
-        self, *, record: int | None = None, link: bytes = NOTHING, mail: int | None = None, edits: int | None = None
-    ) -> None:
-        """Note what the transaction that is under way reaches; `write` follows its commit, or `drop`."""
-        before = self._next or self.end
-        self._next = LoomEnd(
-            before.record if record is None else record,
-            before.mail if mail is None else mail,
-            before.edits if edits is None else edits,
-            before.copied,
-            before.link if record is None else link,
-        )
+    def expect(self, **reached: Any) -> None:
+        """Note the fields of `end` that the transaction under way changes; `write` follows its commit, or `drop`."""
+        self._next = (self._next or self.end)._replace(**reached)
 
     def drop(self) -> None:
         """Forget what a transaction that was rolled back would have reached."""
@@ -166,7 +157,3 @@ def describe_missing(noted: Iterable[LoomEnd], end: LoomEnd, links: Mapping[int,
     if edits > end.edits:
         parts.append(f"the last {edits - end.edits:,} changes of timers or submissions")
     return "; ".join(parts)
-
-
-def _read_boot() -> bytes:
-    return blake2b(read_boot_id().encode(), digest_size=16).digest()

@@ -562,27 +562,18 @@ class SqliteStore(TableStore):
 
     def copy_to(self, target: Path) -> None:
         """Copy the loom as it is at this moment to a new file, without leases, while others write to it."""
-        self._copy(target)
-        copy = sqlite3.connect(target, isolation_level=None)
-        try:
-            copy.execute("delete from leases")
-            copy.execute("delete from holders")
-            copy.execute("update lineage set id = ?", (_make_lineage(),))
-        except sqlite3.Error as error:
-            self._fail("cannot copy", error)
-        finally:
-            copy.close()
-
-    def _copy(self, target: Path) -> None:
         part = target.with_name(f"{target.name}.new")
         part.unlink(missing_ok=True)
         source = self._connect()
         try:
             make_file(part)
-            copy = sqlite3.connect(part)
+            copy = sqlite3.connect(part, isolation_level=None)
             try:
                 copy.execute("pragma journal_mode = off")  # a copy that fails is deleted, with nothing beside it
                 source.backup(copy)
+                copy.execute("delete from leases")
+                copy.execute("delete from holders")
+                copy.execute("update lineage set id = ?", (_make_lineage(),))
             finally:
                 copy.close()
             part.replace(target)

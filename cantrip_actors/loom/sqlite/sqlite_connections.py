@@ -88,7 +88,9 @@ class Readers:
         try:
             return self._free.pop()
         except IndexError:
-            return self._open()
+            reader = self._connect()
+            self.prepare(reader)
+            return reader
 
     def give_back(self, reader: sqlite3.Connection) -> None:
         """Let the next thread use a connection."""
@@ -96,11 +98,6 @@ class Readers:
             reader.close()
         else:
             self._free.append(reader)
-
-    def _open(self) -> sqlite3.Connection:
-        reader = self._connect()
-        self.prepare(reader)
-        return reader
 
     def prepare(self, reader: sqlite3.Connection) -> None:
         """Prepare a new connection for reading: texts arrive as bytes."""

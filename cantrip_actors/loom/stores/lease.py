@@ -184,11 +184,6 @@ def compute_length(quarantine_for: float | None, repeats: int) -> float | None:
     return min(quarantine_for * 2.0 ** min(repeats, 32), max(quarantine_for, LONGEST))
 
 
-def make_not_root(entity: str, root: str) -> LoomError:
-    """Return the error for a claim of a child."""
-    return LoomError(f"entity {entity} runs below entity {root}: claim that one, for both")
-
-
 def count_deaths(deaths: int, last: str | None, owner: str) -> int:
     """Return the deaths in a row when `owner` claims a lease that `last`, a holder that is gone, did not release."""
     return deaths if last is None or last == owner or last in _ended else deaths + 1

@@ -18,12 +18,12 @@ from cantrip_actors.loom.stores.lease import (
     count_deaths,
     is_alive,
     is_gone,
-    make_not_root,
 )
 from cantrip_actors.loom.stores.nodes import NodeRow
 from cantrip_actors.loom.stores.rules import Known, has_work
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Record
+from cantrip_actors.terms.errors import LoomError
 
 T = TypeVar("T")
 
@@ -60,9 +60,9 @@ class LeaseStore(ABC):
         self._look_up(db, roots=[entity])
         place = self._known.find_place(entity)
         if place is not None and place.tree.root != entity:
-            raise make_not_root(entity, place.tree.root)
+            raise LoomError(f"entity {entity} runs below entity {place.tree.root}: claim that one, for both")
         held, deaths, is_quarantined = self._find_holder(db, entity), 0, False
-        head = "" if place is None or place.tree.head is None else place.tree.head.decode()
+        head = "" if place is None else place.tree.head.decode()
         if held is not None:
             if held.owner is not None and held.owner != owner and self._is_live(held.owner, held.left):
                 raise Held.by(entity, held.owner, held.left)

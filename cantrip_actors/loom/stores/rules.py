@@ -11,7 +11,7 @@ a `Plan`: the sealed lines, the entities that begin, the new turns, the standing
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -56,8 +56,8 @@ class Tree(Struct, eq=False):
 
     no: int
     root: str
-    head: bytes | None
-    """The last link of the chain; None if the store must look it up."""
+    head: bytes
+    """The last link of the chain."""
     token: int | None = None
     """The token of the lease, while there is one."""
     waiting: Waiting = NONE_WAITS
@@ -244,19 +244,14 @@ def plan(
     return planned
 
 
-def seal_plan(
-    planned: Plan, find_head: Callable[[Tree], bytes], key: bytes = b"", links: Sequence[bytes | None] = ()
-) -> None:
+def seal_plan(planned: Plan, key: bytes, links: Sequence[bytes | None]) -> None:
     """Seal each line of a plan after the one before it in its tree; add the new last link of each tree.
 
-    `find_head` looks up a head that is not known. For lines of another store `links` has the links of tombstones, and
-    None for each other line.
+    For lines of another store `links` has the links of tombstones, and None for each other line.
     """
     heads, links_left = planned.heads, iter(links)
     for tree, lines in planned.runs:
         head = heads.get(tree, tree.head)
-        if head is None:
-            head = find_head(tree)
         sealed, heads[tree] = seal_copied(lines, links_left, head, key) if links else seal_lines(lines, head, key)
         planned.lines += sealed
 

@@ -30,7 +30,7 @@ from cantrip_actors.loom.stores.facts import EntityFacts, WithRecords
 from cantrip_actors.loom.stores.inbox import InboxFull, MailPlan, Refusal, compute_lane_limit
 from cantrip_actors.loom.stores.lease import NO_LEASES
 from cantrip_actors.loom.stores.lease_store import LeaseStore
-from cantrip_actors.loom.stores.rules import Plan, Tree, Waiting, plan, plan_timers, seal_plan
+from cantrip_actors.loom.stores.rules import Plan, Waiting, plan, plan_timers, seal_plan
 from cantrip_actors.loom.stores.selection import EVERYTHING, LARGEST_PAGE, ListedEntity, Selection
 from cantrip_actors.machine.project import EntityStanding, Life, Status, as_forgotten
 from cantrip_actors.records.blob import Blob
@@ -224,7 +224,7 @@ class Store(LeaseStore):
         if not self.sealed:
             planned.lines += lines
             return planned, mail_numbers
-        seal_plan(planned, self._find_head, self.seal.chain, links)
+        seal_plan(planned, self.seal.chain, links)
         if end is not None:
             planned.end = self.seal.follow(end, planned.lines)
         return planned, mail_numbers
@@ -790,10 +790,6 @@ class Store(LeaseStore):
     @abstractmethod
     def _write(self, db: Any, plan: Plan) -> None:
         """Write lines, blobs, mail and their consequences; all or none of the lines and the mail."""
-
-    def _find_head(self, tree: Tree) -> bytes:
-        """Return the last link of a tree whose head is not known."""
-        raise AssertionError(f"the head of tree {tree.root} is looked up with it")
 
     def _refuse(self, records: Sequence[Record], error: Exception) -> NoReturn:  # noqa: ARG002  # tables say which
         """Raise LoomError for records that one of `_conflicts` kept from being written."""

@@ -212,8 +212,7 @@ class TableStore(ForgettingTables):
                 self._write_timers(db, plan)
             heads = {**{tree: tree.head for tree in plan.waiting}, **plan.heads} if plan.waiting else plan.heads
             trees = [
-                (tree.no, (head or NOTHING).decode(), *(plan.waiting.get(tree) or tree.waiting))
-                for tree, head in heads.items()
+                (tree.no, head.decode(), *(plan.waiting.get(tree) or tree.waiting)) for tree, head in heads.items()
             ]
             db.executemany(
                 "insert into trees (no, head, control, intents, loads) values (?, ?, ?, ?, ?) "
