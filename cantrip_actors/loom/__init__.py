@@ -83,18 +83,8 @@ _HOMES = {
     "cantrip_actors.loom.export.thread": ("thread_jsonl",),
     "cantrip_actors.loom.integrity.copy": ("copy_loom",),
     "cantrip_actors.loom.integrity.repair": ("Repaired",),
-    "cantrip_actors.loom.integrity.verify": (
-        "Fault",
-        "Heads",
-        "Verified",
-        "collect_heads",
-        "verify_loom",
-    ),
-    "cantrip_actors.loom.maintenance.backup": (
-        "Compacted",
-        "backup_loom",
-        "compact_loom",
-    ),
+    "cantrip_actors.loom.integrity.verify": ("Fault", "Heads", "Verified", "collect_heads", "verify_loom"),
+    "cantrip_actors.loom.maintenance.backup": ("Compacted", "backup_loom", "compact_loom"),
     "cantrip_actors.loom.maintenance.forget": (
         "Forgotten",
         "Quote",
@@ -114,32 +104,14 @@ _HOMES = {
     ),
     "cantrip_actors.loom.memory.jsonl": ("JsonlStore",),
     "cantrip_actors.loom.memory.memory": ("MemoryStore",),
-    "cantrip_actors.loom.opening": (
-        "open_store",
-        "repair_loom",
-    ),
-    "cantrip_actors.loom.reading.view": (
-        "Loom",
-        "State",
-        "open_loom",
-    ),
-    "cantrip_actors.loom.seal.seal_key": (
-        "SealKey",
-        "WrongSealKey",
-    ),
+    "cantrip_actors.loom.opening": ("open_store", "repair_loom"),
+    "cantrip_actors.loom.reading.view": ("Loom", "State", "open_loom"),
+    "cantrip_actors.loom.seal.seal_key": ("SealKey", "WrongSealKey"),
     "cantrip_actors.loom.sqlite.sqlite": ("SqliteStore",),
-    "cantrip_actors.loom.stores.checkpoints": (
-        "StoredCheckpoint",
-        "Tip",
-    ),
+    "cantrip_actors.loom.stores.checkpoints": ("StoredCheckpoint", "Tip"),
     "cantrip_actors.loom.stores.damage": ("DamagedLoom",),
     "cantrip_actors.loom.stores.facts": ("EntityFacts",),
-    "cantrip_actors.loom.stores.inbox": (
-        "InboxFull",
-        "KeyUsed",
-        "QueueFull",
-        "Taken",
-    ),
+    "cantrip_actors.loom.stores.inbox": ("InboxFull", "KeyUsed", "QueueFull", "Taken"),
     "cantrip_actors.loom.stores.lease": (
         "Fenced",
         "Held",
@@ -151,35 +123,13 @@ _HOMES = {
         "service_lease",
         "this_process",
     ),
-    "cantrip_actors.loom.stores.selection": (
-        "ListedEntity",
-        "Page",
-        "Selection",
-    ),
-    "cantrip_actors.loom.stores.store": (
-        "Durability",
-        "Store",
-        "Unsure",
-    ),
-    "cantrip_actors.loom.tables.migration": (
-        "Migrate",
-        "Migrated",
-    ),
-    "cantrip_actors.machine.project": (
-        "ClientCall",
-        "Round",
-    ),
+    "cantrip_actors.loom.stores.selection": ("ListedEntity", "Page", "Selection"),
+    "cantrip_actors.loom.stores.store": ("Durability", "Store", "Unsure"),
+    "cantrip_actors.loom.tables.migration": ("Migrate", "Migrated"),
+    "cantrip_actors.machine.project": ("ClientCall", "Round"),
     "cantrip_actors.records.blob": ("Blob",),
-    "cantrip_actors.records.codec": (
-        "SCHEMA",
-        "decode",
-        "encode",
-    ),
-    "cantrip_actors.records.mail": (
-        "Mail",
-        "MailRow",
-        "Pending",
-    ),
+    "cantrip_actors.records.codec": ("SCHEMA", "decode", "encode"),
+    "cantrip_actors.records.mail": ("Mail", "MailRow", "Pending"),
     "cantrip_actors.records.timers": ("Timer",),
 }
 

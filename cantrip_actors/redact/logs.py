@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from datetime import datetime
-from types import MemberDescriptorType, TracebackType
+from types import MemberDescriptorType
 from typing import Any, Final, TypeVar
 
 from cantrip_actors.redact.redactor import Redactor
@@ -176,5 +176,4 @@ def _traceback(exc_info: Any) -> str | None:
         error = sys.exc_info()[1]
     if not isinstance(error, BaseException):
         return None
-    where: TracebackType | None = error.__traceback__
-    return "".join(traceback.format_exception(type(error), error, where)).rstrip("\n")
+    return "".join(traceback.format_exception(error)).rstrip("\n")

@@ -173,7 +173,7 @@ def verify_trees(store: Store, heads: Heads | None = None) -> tuple[Verified, Ma
         reading.faults.extend(reading.find_tombstone_faults(store.half_forgotten()))
         reading.faults.extend(reading.compare(store))
         reading.faults.extend(reading.find_mail_faults(store))
-        reading.faults.extend(Fault(*fault) for fault in _find_blob_faults(store, reading.referred))
+        reading.faults.extend(_find_blob_faults(store, reading.referred))
     index = reading.trees.index
     verified = Verified(
         len(index.places),
@@ -336,11 +336,11 @@ class _Reading:
     def compare(self, store: Store) -> Iterator[Fault]:
         """Yield where the store's own answers contradict its lines."""
         heads = store.heads()
-        for root, head in self.trees.heads.items() if heads is not None else ():
-            if heads is not None and heads.get(root) != head:
-                yield Fault(None, f"the tree of entity {root} does not end where its last record was written")
-        for root in heads if heads is not None else ():
-            if root not in self.trees.heads:
+        if heads is not None:
+            for root, head in self.trees.heads.items():
+                if heads.get(root) != head:
+                    yield Fault(None, f"the tree of entity {root} does not end where its last record was written")
+            for root in sorted(heads.keys() - self.trees.heads.keys()):
                 yield Fault(None, f"the tree of entity {root} is missing")
         for turn, entity in self.trees.index.owners.items():
             if store.owner(turn) != entity:
@@ -386,16 +386,15 @@ def _describe_misfit(record: Record, link: bytes | None) -> str:
     )
 
 
-def _find_blob_faults(store: Store, referred: Mapping[str, tuple[int, str]]) -> Iterator[tuple[int | None, str, str]]:
-    """Yield the faults of blobs: record, fault, digest."""
+def _find_blob_faults(store: Store, referred: Mapping[str, tuple[int, str]]) -> Iterator[Fault]:
     for digest, (number, what) in referred.items():
         blob = store.blob(digest)
         if blob is None or not blob.is_whole:
             fault = "is missing" if blob is None else "is not what was written"
             remedy = "programs are run again instead" if what == "snapshot" else "restore it from a copy"
-            yield number, f"its {what} {digest} {fault}: {remedy}", digest
+            yield Fault(number, f"its {what} {digest} {fault}: {remedy}", digest)
     for digest in store.blobs():
         if digest not in referred:
             blob = store.blob(digest)
             if blob is not None and not blob.is_whole:
-                yield None, f"the blob {digest} is not what was written", digest
+                yield Fault(None, f"the blob {digest} is not what was written", digest)

@@ -45,7 +45,7 @@ from cantrip_actors.loom.stores.store import EntitySpan, NextDue, Postponed, Sto
 from cantrip_actors.machine.project import EntityStanding, Life, Status, get_header, get_time
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
-from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
+from cantrip_actors.records.mail import MailRow, Pending, decode_mail
 from cantrip_actors.records.records import ForgottenRecord, Header, Record
 from cantrip_actors.records.seal import NOTHING, split_link
 from cantrip_actors.records.submissions import FIRST_SUBMISSION, HIGHEST, SubmissionPosition, SubmissionRow
@@ -124,10 +124,9 @@ class MemoryStore(Store):
         self,
         db: None,  # noqa: ARG002  # there is none
         records: Sequence[Record] = (),
-        mails: Sequence[Mail] = (),  # noqa: ARG002  # the index has everything
-        taken: Sequence[int] = (),  # noqa: ARG002  # likewise
+        *,
         roots: Sequence[str] = (),
-        entities: Sequence[str] = (),  # noqa: ARG002  # likewise
+        **_: object,  # the index has everything
     ) -> tuple[Sequence[int], Iterator[int]]:
         if not roots:  # a lease is also released once the store is closed
             self._check_open()

@@ -714,9 +714,7 @@ def open_loom(
     """
     with open_store(url, read_only=read_only, seal_key=seal_key, create=create) as store:
 
-        async def append(
-            records: Sequence[Record],
-        ) -> None:  # a coroutine like the runtime's, but it never waits
+        async def append(records: Sequence[Record]) -> None:  # a coroutine like the runtime's, but it never waits
             store.append(records)
 
         yield Loom(store, append, tenant=tenant, checks=True)

@@ -186,6 +186,7 @@ class LeaseStore(ABC):
         self,
         db: Any,
         records: Sequence[Record] = (),
+        *,
         mails: Sequence[Mail] = (),
         taken: Sequence[int] = (),
         roots: Sequence[str] = (),

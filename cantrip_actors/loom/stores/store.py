@@ -170,7 +170,12 @@ class Store(LeaseStore):
         def work(db: Any) -> int:
             if not lines:
                 return 0
-            plan, mail_numbers = self._plan(db, records, lines, leases, taken=taken, post=post, timers=timers)
+            facts = {
+                "mails": [mail for _, mail in post],
+                "taken": [no for _, no in taken],
+                "entities": [timer.entity_id for _, timer in timers],
+            }
+            plan, mail_numbers = self._plan(db, records, lines, leases, **facts)
             if taken or post or plan.over:
                 MailPlan(plan, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
             if timers:
@@ -206,20 +211,11 @@ class Store(LeaseStore):
         lines: Sequence[bytes],
         leases: Mapping[str, int] = NO_LEASES,
         links: Sequence[bytes | None] = (),
-        *,
-        taken: Sequence[tuple[int, int]] = (),
-        post: Sequence[tuple[int, Mail]] = (),
-        timers: Sequence[tuple[int, Timer]] = (),
+        **facts: Sequence[Any],
     ) -> tuple[Plan, Iterator[int]]:
         """Look up the facts that a batch depends on; return the plan of its records, and numbers for its mail."""
         end = self._lock_head(db)
-        numbers, mail_numbers = self._look_up(
-            db,
-            records,
-            [mail for _, mail in post],
-            [no for _, no in taken],
-            entities=[timer.entity_id for _, timer in timers],
-        )
+        numbers, mail_numbers = self._look_up(db, records, **facts)
         planned = plan(records, lines, numbers, self._known, leases)
         if not self.sealed:
             planned.lines += lines

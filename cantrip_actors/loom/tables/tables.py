@@ -11,11 +11,7 @@ from cantrip_actors.loom.seal.seal_key import GivenKey, Head, Seal, SealMark, op
 from cantrip_actors.loom.stores.blobs import attach_images
 from cantrip_actors.loom.stores.checkpoints import Tip
 from cantrip_actors.loom.stores.damage import REPAIR, DamagedLoom
-from cantrip_actors.loom.stores.rules import (
-    Plan,
-    check_lease,
-    lease_of_name,
-)
+from cantrip_actors.loom.stores.rules import Plan, check_lease, lease_of_name
 from cantrip_actors.loom.stores.selection import EVERYTHING, LARGEST_PAGE, ListedEntity, Selection
 from cantrip_actors.loom.stores.store import EntitySpan
 from cantrip_actors.loom.tables.mail_tables import SCHEDULES
@@ -111,6 +107,7 @@ class TableStore(ForgettingTables):
         self,
         db: Connection,
         records: Sequence[Record] = (),
+        *,
         mails: Sequence[Mail] = (),
         taken: Sequence[int] = (),
         roots: Sequence[str] = (),
