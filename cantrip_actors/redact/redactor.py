@@ -456,7 +456,6 @@ def _remake(whole: Sequence[_Whole], circles: Iterable[tuple[list[Any], int]]) -
 
 
 def _remade(value: Any, parts: list[Any]) -> Any:
-    """Return a value of the same kind from redacted parts."""
     if isinstance(value, Mapping):
         remade: dict[Any, Any] = {}
         for key, redacted, part in zip(value, parts, parts[len(value) :], strict=False):

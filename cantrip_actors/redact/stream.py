@@ -61,7 +61,6 @@ class RedactedStream:
         return out
 
     def _is_due(self, text: str) -> bool:
-        """Return whether the held text is to be searched."""
         has_grown = len(text) - self._seen >= len(text) // STEPS
         return (
             has_grown or len(text) <= SOON or _END_OF_BLOCK.search(text, max(0, self._seen - _LONGEST_END)) is not None

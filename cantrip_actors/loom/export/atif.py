@@ -265,7 +265,6 @@ def _build_result(one: Result, call_id: str | None, *, refer: bool) -> dict[str,
 
 
 def _build_content(text: str, images: Sequence[File]) -> str | list[dict[str, Any]]:
-    """Return a text, or the parts of a text with images."""
     return [_build_part(part) for part in split_parts(text, images)] if images else text
 
 

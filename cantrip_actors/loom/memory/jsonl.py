@@ -277,7 +277,6 @@ class JsonlStore(MemoryStore):
         return place
 
     def _note_ends(self) -> None:
-        """Note the waiting mail and the last link of each tree."""
         index, last = self._known, dict[Tree, int]()
         for place in index.places.values():
             last[place.tree] = max(last.get(place.tree, 0), index.numbers[place.no][-1])

@@ -106,7 +106,6 @@ class MemoryStore(Store):
         self._head: Head | None = self.seal.beginning
 
     def _check_open(self) -> None:
-        """Raise LoomError if nothing can be recorded."""
         if self._closed:
             raise LoomError("the loom is closed: nothing can be recorded any more")
 
@@ -440,7 +439,6 @@ class MemoryStore(Store):
             self._set_lease(entity, token, None)
 
     def _set_lease(self, entity: str, token: int, holder: Holder | None) -> None:
-        """Set the lease on an entity, or remove it."""
         self._claims = max(self._claims, token)
         if holder is None:
             self._known.leases.pop(entity, None)
@@ -471,9 +469,9 @@ class MemoryStore(Store):
         """Return the number of the last record."""
         return len(self._lines)
 
-    def lines(self) -> Iterator[tuple[int, bytes]]:
+    def indexed_lines(self) -> Iterator[tuple[int, bytes, None]]:
         """Yield every line with its number, in the order of recording, up to the moment of the call."""
-        return ((number, self._lines[number - 1]) for number in range(1, len(self._lines) + 1))
+        return ((number, self._lines[number - 1], None) for number in range(1, len(self._lines) + 1))
 
     def _decode_line(self, number: int) -> Record:
         """Return the record with that number. Raises LoomError."""
@@ -519,7 +517,6 @@ class MemoryStore(Store):
         return self._get_link(numbers[at - 1]) if at else NOTHING
 
     def _list_tree(self, root: str) -> list[int]:
-        """Return the numbers of the lines of a tree, in order."""
         entities, numbers = [root], list[int]()
         for entity in entities:
             numbers.extend(self._known.list_numbers(entity))

@@ -33,8 +33,6 @@ class MemoryIndex(Known):
         self.listing = EntityListing()
         self.numbers: list[array[int]] = []
         """For each entity, by the number of its place: the numbers of its records."""
-        self.owners: dict[str, str] = {}
-        """Turn to entity."""
         self.children: dict[str, list[str]] = {}
         """Each turn's spawned entities."""
         self.forks: dict[str, list[str]] = {}
@@ -47,10 +45,6 @@ class MemoryIndex(Known):
         """The latest long-lived entity of each name."""
         self.unfinished: dict[str, Life] = {}
         """The entities that have not ended for good, in order of creation."""
-
-    def find_owner(self, turn: str) -> str | None:
-        """Return the entity that a committed turn belongs to."""
-        return self.owners.get(turn)
 
     def is_used(self, turn: str) -> bool:
         """Return whether a turn has that id."""

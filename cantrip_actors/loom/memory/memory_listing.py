@@ -109,7 +109,6 @@ def _locate(row: EntityRow) -> _Position:
 
 
 def _list_keys(row: EntityRow) -> set[tuple[str, str]]:
-    """Return the keys of the lists that have an entity."""
     keys = {("", ""), ("state", row.state), ("tenant", row.tenant), ("kind", _find_origin(row))}
     if row.lasting:
         keys.add(("kind", "lasting"))

@@ -113,7 +113,6 @@ def find_blobs_in_timer(line: bytes, digests: AbstractSet[str]) -> Iterator[str]
 
 
 def _list_blobs(record: Record) -> list[str]:
-    """Return the digests of the blobs that a record refers to."""
     digests = [image.digest for image in get_images(record) if image.digest]
     if (snapshot := get_snapshot(record)) is not None:
         digests.append(snapshot.digest)

@@ -56,7 +56,6 @@ class LeaseStore(ABC):
         return lease
 
     def _claim(self, db: Any, entity: str, owner: str, ttl: float, now: float, *, lift: bool) -> Lease | QuarantineRow:
-        """Claim an entity, or quarantine it."""
         self._look_up(db, roots=[entity])
         place = self._known.find_place(entity)
         if place is not None and place.tree.root != entity:

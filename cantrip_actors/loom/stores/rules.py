@@ -160,14 +160,16 @@ class Known(ABC):
 
     def __init__(self) -> None:
         self.places: dict[str, Place] = {}
+        self.owners: dict[str, str] = {}
+        """Turn to entity."""
 
     def find_place(self, entity: str) -> Place | None:
         """Return the place of an entity, or None if it has not begun."""
         return self.places.get(entity)
 
-    @abstractmethod
     def find_owner(self, turn: str) -> str | None:
         """Return the entity that a committed turn belongs to."""
+        return self.owners.get(turn)
 
     @abstractmethod
     def find_token(self, root: str) -> int | None:

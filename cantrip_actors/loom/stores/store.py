@@ -659,13 +659,13 @@ class Store(LeaseStore):
     def last_number(self) -> int:
         """Return the number of the last record; 0 for an empty loom."""
 
-    @abstractmethod
     def lines(self) -> Iterator[tuple[int, bytes]]:
         """Yield every record as its number and its line, in the order of recording, up to the call."""
+        return ((number, line) for number, line, _ in self.indexed_lines())
 
+    @abstractmethod
     def indexed_lines(self) -> Iterator[tuple[int, bytes, tuple[str | None, str | None] | None]]:
         """Yield every line with its number, and its row's entity and turn; None in a store without rows."""
-        return ((number, line, None) for number, line in self.lines())
 
     @abstractmethod
     def blob(self, digest: str) -> Blob | None:

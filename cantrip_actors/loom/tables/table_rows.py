@@ -106,7 +106,6 @@ class KnownRows(Known):
     def __init__(self) -> None:
         super().__init__()
         self._trees: dict[int, Tree] = {}
-        self._owners: dict[str, str] = {}
         self._tokens: dict[str, int] = {}
         self._mail_rows: dict[int, MailRow] = {}
         self._mail: dict[tuple[str, str], MailRow] = {}
@@ -127,13 +126,9 @@ class KnownRows(Known):
                 tree = self._trees[root_no] = Tree(root_no, root, link, token, waiting)
             standing = EntityStanding(Life(life), state, cantrip)
             self.places[entity] = Place(no, tree, bool(lasting), standing, has_timers=bool(has_timers))
-        self._owners, self._tokens = owners, tokens
+        self.owners, self._tokens = owners, tokens
         self._mail_rows = {row.no: row for row in mail}
         self._mail = {(row.entity_id, row.key): row for row in mail}
-
-    def find_owner(self, turn: str) -> str | None:
-        """Return the entity that a committed turn belongs to."""
-        return self._owners.get(turn)
 
     def find_token(self, root: str) -> int | None:
         """Return the token of the lease on an entity that is about to begin."""

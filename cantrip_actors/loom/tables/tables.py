@@ -428,10 +428,6 @@ class TableStore(ForgettingTables):
         ((last,),) = self._fetch_rows("select coalesce(max(seq), 0) from records")
         return int(last)
 
-    def lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yield every line with its number, in the order of recording, up to the moment of the call."""
-        return ((number, line) for number, line, _ in self.indexed_lines())
-
     def indexed_lines(self) -> Iterator[tuple[int, bytes, tuple[str | None, str | None]]]:
         """Yield every line with its number, and its row's entity and turn."""
         ((last,),) = self._fetch_rows("select coalesce(max(seq), 0) from records")
