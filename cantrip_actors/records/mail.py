@@ -38,17 +38,6 @@ MailKind = Literal["intent", "timer", "steer", "interrupt", "stop", "decision", 
 CONTROL: Final = 0
 INTENTS: Final = 1
 
-_LANES: Final[Mapping[MailKind, int]] = {
-    "intent": INTENTS,
-    "timer": INTENTS,
-    "steer": CONTROL,
-    "interrupt": CONTROL,
-    "stop": CONTROL,
-    "decision": CONTROL,
-    "compact": CONTROL,
-    "undo": CONTROL,
-}
-
 
 class Mail(Value, frozen=True, kw_only=True):
     """One message to an entity. `entity_id` is the root entity whose inbox keeps it; `child` is its addressee
@@ -75,7 +64,7 @@ class Mail(Value, frozen=True, kw_only=True):
     @property
     def lane(self) -> int:
         """CONTROL or INTENTS."""
-        return _LANES[self.kind]
+        return INTENTS if self.kind in ("intent", "timer") else CONTROL
 
     @property
     def loads(self) -> bool:

@@ -190,7 +190,8 @@ class PostgresStore(TableStore):
             if self.is_pooled:
                 connection.prepare_threshold = None
             else:
-                connection.execute(self._compose_settings("set", writes=writes, lock_timeout=lock_timeout))
+                settings = self._compose_settings("set", writes=writes, lock_timeout=lock_timeout)
+                connection.execute(sql.SQL("; ").join(settings))
                 if writes:
                     connection.execute("select pg_advisory_lock_shared(%s, 0)", (WRITING,))
         except psycopg.Error as error:
@@ -209,11 +210,6 @@ class PostgresStore(TableStore):
 
     def _compose_settings(
         self, how: Literal["set", "set local"], *, writes: bool = False, lock_timeout: float = WAITING
-    ) -> sql.Composed:
-        return sql.SQL("; ").join(self._each_setting(how, writes=writes, lock_timeout=lock_timeout))
-
-    def _each_setting(
-        self, how: Literal["set", "set local"], *, writes: bool, lock_timeout: float
     ) -> list[sql.Composed]:
         given = {"search_path": sql.Identifier(self.schema), "lock_timeout": _format_time(lock_timeout)}
         given |= {"enable_seqscan": sql.Literal("off"), "jit": sql.Literal("off")}  # whatever the statistics say
@@ -233,7 +229,7 @@ class PostgresStore(TableStore):
             yield
             return
         with connection.transaction():
-            connection.execute(self._compose_settings("set local"))
+            connection.execute(sql.SQL("; ").join(self._compose_settings("set local")))
             yield
 
     def _check(self, connection: Raw) -> None:
@@ -333,7 +329,7 @@ class PostgresStore(TableStore):
 
     def _begin(self, connection: Raw) -> AbstractContextManager[Sql]:
         """Return a transaction, which is committed at the end of the block."""
-        settings = self._each_setting("set local", writes=True, lock_timeout=TURN) if self.is_pooled else ()
+        settings = self._compose_settings("set local", writes=True, lock_timeout=TURN) if self.is_pooled else ()
         return Transaction(connection, settings)
 
     def _write(self, db: Connection, plan: Plan) -> None:
@@ -583,7 +579,7 @@ class PostgresStore(TableStore):
         with self._connect() as connection:
             connection.execute("begin isolation level repeatable read read only")
             if self.is_pooled:
-                connection.execute(self._compose_settings("set local"))
+                connection.execute(sql.SQL("; ").join(self._compose_settings("set local")))
             self._frozen = connection
             try:
                 yield

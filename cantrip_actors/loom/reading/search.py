@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from cantrip_actors.loom.reading.view import Loom, make_unchecked
 from cantrip_actors.machine.project import read_entries
@@ -28,7 +28,7 @@ from cantrip_actors.terms.errors import LoomError
 Place = Literal["intent", "steer", "content", "thinking", "code", "call", "result", "end"]
 """The part of an entity's history: intents, utterances, calls, results, endings."""
 
-PLACES: tuple[Place, ...] = ("intent", "steer", "content", "thinking", "code", "call", "result", "end")
+PLACES: tuple[Place, ...] = get_args(Place)
 
 AROUND = 60
 """Characters of an excerpt on each side of a match."""

@@ -126,7 +126,9 @@ class MailPlan:
             return error
         found = self._find(entity, key)
         if found is not None:
-            return found if found.digest == digest else _make_key_used(entity, key)
+            if found.digest == digest:
+                return found
+            return KeyUsed(f"key {key!r} was used for entity {entity} with other content: use another key")
         place = self._known.find_place(entity)
         if place is None:
             return UnknownEntity(entity, f"mail was posted to entity {entity}, which is not in this loom")
@@ -149,7 +151,11 @@ class MailPlan:
         row = self._known.find_mail_row(no)
         if row is None or row.taken is not None or no in self._taken:
             raise Taken(f"mail {no} for entity {tree.root} was taken already: nothing is recorded, read it again")
-        _check_carries(record, tree, row.entity_id, row.key)
+        if (row.entity_id, row.key) != (tree.root, get_key(record)):
+            raise LoomError(
+                f"a {type(record).__name__} of entity {record.entity_id} cannot take mail {row.key!r} of entity "
+                f"{row.entity_id}: the record that takes mail belongs to its tree and carries its key"
+            )
         self._taken[no] = row, number
         self._count(tree, row, -1)
 
@@ -184,15 +190,3 @@ def mark_fault(no: int, entity: str, key: str, record: Record | None, *, lasting
     if life is Life.FORGOTTEN or (life is Life.OVER and record.entity_id == entity):
         return None
     return f"mail {no} of entity {entity} was not taken by the record that its row names"
-
-
-def _check_carries(record: Record, tree: Tree, entity: str, key: str) -> None:
-    if (entity, key) != (tree.root, get_key(record)):
-        raise LoomError(
-            f"a {type(record).__name__} of entity {record.entity_id} cannot take mail {key!r} of entity {entity}: "
-            f"the record that takes mail belongs to its tree and carries its key"
-        )
-
-
-def _make_key_used(entity: str, key: str) -> KeyUsed:
-    return KeyUsed(f"key {key!r} was used for entity {entity} with other content: use another key")

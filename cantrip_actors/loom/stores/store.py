@@ -170,12 +170,9 @@ class Store(LeaseStore):
         def work(db: Any) -> int:
             if not lines:
                 return 0
-            facts = {
-                "mails": [mail for _, mail in post],
-                "taken": [no for _, no in taken],
-                "entities": [timer.entity_id for _, timer in timers],
-            }
-            plan, mail_numbers = self._plan(db, records, lines, leases, **facts)
+            mails, numbers = [mail for _, mail in post], [no for _, no in taken]
+            entities = [timer.entity_id for _, timer in timers]
+            plan, mail_numbers = self._plan(db, records, lines, leases, mails=mails, taken=numbers, entities=entities)
             if taken or post or plan.over:
                 MailPlan(plan, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
             if timers:
