@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -241,6 +242,17 @@ def _read_end(record: Committed | Ended, at: float, find_end: FindEnd, begun: st
         yield EntityEndedEvent(entity, at, record.reason, record.detail, record.ward, record.usage, by, outcome)
 
 
+def _copy(event: type[EntityEvent], *fields: str) -> Callable[[Any, float], Iterable[EntityEvent]]:
+    """Return a function that makes this event of a record: of its entity, its time, and these fields in their order."""
+    read_fields = attrgetter("entity_id", *fields)
+
+    def read(record: Any, at: float) -> Iterable[EntityEvent]:
+        entity, *values = read_fields(record)
+        return (event(entity, at, *values),)
+
+    return read
+
+
 _READ: Final[dict[type[Record], Callable[[Any, float], Iterable[EntityEvent]]]] = {
     Utterance: _read_utterance,
     GateStarted: _read_gate_start,
@@ -248,34 +260,15 @@ _READ: Final[dict[type[Record], Callable[[Any, float], Iterable[EntityEvent]]]] 
     Committed: _read_turn_end,
     Ended: lambda _record, _at: (),
     Requested: _read_request,
-    Decided: lambda record, at: (
-        DecidedEvent(
-            record.entity_id,
-            at,
-            record.turn_id,
-            record.request_id,
-            record.decision,
-            record.by,
-            record.note,
-            record.door,
-        ),
-    ),
-    ChildStarted: lambda record, at: (
-        DelegatedEvent(
-            record.entity_id, at, record.turn_id, record.tool_call_id, record.child_id, record.trace, record.background
-        ),
-    ),
-    Sampled: lambda record, at: (
-        SampledEvent(record.entity_id, at, record.turn_id, record.tool_call_id, record.crystal, record.usage),
-    ),
+    Decided: _copy(DecidedEvent, "turn_id", "request_id", "decision", "by", "note", "door"),
+    ChildStarted: _copy(DelegatedEvent, "turn_id", "tool_call_id", "child_id", "trace", "background"),
+    Sampled: _copy(SampledEvent, "turn_id", "tool_call_id", "crystal", "usage"),
     Steered: lambda record, at: (SteeredEvent(record.entity_id, at, record.text, record.sender or ""),),
-    Resumed: lambda record, at: (ResumedEvent(record.entity_id, at, record.by),),
-    Rewarded: lambda record, at: (RewardedEvent(record.entity_id, at, record.turn_id, record.reward, record.by),),
-    Adopted: lambda record, at: (AdoptedEvent(record.entity_id, at, record.cantrip_id, record.cantrip_name),),
-    Folded: lambda record, at: (
-        FoldedEvent(record.entity_id, at, record.first, record.last, record.marker, record.usage),
-    ),
-    ForgottenRecord: lambda record, at: (ForgottenEvent(record.entity_id, at, record.by, record.why),),
+    Resumed: _copy(ResumedEvent, "by"),
+    Rewarded: _copy(RewardedEvent, "turn_id", "reward", "by"),
+    Adopted: _copy(AdoptedEvent, "cantrip_id", "cantrip_name"),
+    Folded: _copy(FoldedEvent, "first", "last", "marker", "usage"),
+    ForgottenRecord: _copy(ForgottenEvent, "by", "why"),
     Undone: lambda record, at: (UndoneEvent(record.entity_id, at, record.first, record.last, record.sender or ""),),
 }
 
