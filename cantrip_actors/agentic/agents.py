@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self, runtime_checkable
 from pydantic import BaseModel
 
 from cantrip_actors import Crystal, Invocation, Message, Response, Retry, Usage
+from cantrip_actors.crystal.schemas import strip_fence
 from cantrip_actors.crystals import Query, resolve
 from cantrip_actors.crystals import ask as ask_crystal
 from cantrip_actors.terms.arguments import check
@@ -162,7 +163,7 @@ class CrystalAgent:
             response = await ask_crystal(self._resolve_crystal, query, retry=self.retry)
         else:
             response = await self.ask(self.crystal, query, self.retry)
-        return AgentReply(_strip_fence(response.content or ""), response.usage)
+        return AgentReply(strip_fence(response.content or ""), response.usage)
 
     async def __call__(self, input_json: str) -> str:
         """Return the crystal's answer, without its usage."""
@@ -172,14 +173,6 @@ class CrystalAgent:
     def _resolve_crystal(self) -> Crystal:
         """Return the crystal, resolved at its first use, so that an agent can be made without a key."""
         return resolve(self.crystal)
-
-
-def _strip_fence(text: str) -> str:
-    """Return the text without the code fence that many models put around JSON."""
-    bare = text.strip()
-    if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
-        bare = bare[bare.index("\n") + 1 : -3].strip()
-    return bare
 
 
 Player = Crystal | str | AgentProtocol

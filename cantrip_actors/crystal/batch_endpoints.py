@@ -18,13 +18,12 @@ from urllib.parse import quote
 from cantrip_actors.crystal.access import run_in_thread
 from cantrip_actors.crystal.answer_bytes import LARGEST_FILE
 from cantrip_actors.crystal.client import ProviderRequest
-from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.sse import check_values
 from cantrip_actors.terms.errors import ProviderError
-from cantrip_actors.terms.exact_json import parse_exactly
+from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 
 BatchAnswers = Mapping[str, bytes | ProviderError | None]
 """The answers of a batch by the ids of the requests: a body, an error, None for a request that was never worked on.
@@ -92,7 +91,7 @@ class BatchEndpoint(ABC):
         fields: dict[str, Any] = parse_exactly(request.body)
         for name in ("stream", "stream_options"):
             fields.pop(name, None)
-        return encode_json(fields)
+        return dump_exactly(fields)
 
     async def _get(self, path: str) -> dict[str, Any]:
         body = await self.crystal.fetch("GET", path)
@@ -147,6 +146,9 @@ class BatchEndpoint(ABC):
     def _make_failure(self, status: int | None, body: object) -> ProviderError:
         return make_failure(self.provider, status, body)
 
+    def _make_cancelled(self) -> ProviderError:
+        return ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+
 
 def follow_token(page: Mapping[str, Any], field: str = "nextPageToken", name: str = "pageToken") -> str:
     """Return the query that asks for the page after this one, by the token in `field`; "" after the last page."""
@@ -167,7 +169,7 @@ class AnthropicBatches(BatchEndpoint):
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:
         """Submit requests in one body."""
-        items = (b'{"custom_id":%b,"params":%b}' % (encode_json(own), body) for own, body in requests.items())
+        items = (b'{"custom_id":%b,"params":%b}' % (dump_exactly(own), body) for own, body in requests.items())
         batch = await self._post("/v1/messages/batches", b'{"requests":[%b]}' % b",".join(items), headers)
         return str(batch["id"])
 
@@ -187,11 +189,11 @@ class AnthropicBatches(BatchEndpoint):
     def _parse_answer(self, result: Mapping[str, Any]) -> bytes | ProviderError | None:
         match result.get("type"):
             case "succeeded":
-                return encode_json(result["message"])
+                return dump_exactly(result["message"])
             case "errored":
                 return self._make_failure(None, mapping(result.get("error")))
             case "canceled":
-                return ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+                return self._make_cancelled()
             case _:
                 return None
 
@@ -220,7 +222,7 @@ class OpenAIBatches(BatchEndpoint):
         """Upload a file, and start a batch with it. A file without a batch costs nothing."""
         url = f"/v1{self.crystal.family.path}"
         lines = (
-            b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}' % (encode_json(own), encode_json(url), body)
+            b'{"custom_id":%b,"method":"POST","url":%b,"body":%b}' % (dump_exactly(own), dump_exactly(url), body)
             for own, body in requests.items()
         )
         boundary = secrets.token_hex(16)
@@ -237,7 +239,7 @@ class OpenAIBatches(BatchEndpoint):
             "completion_window": "24h",
             "metadata": {"made_by": MARK},
         }
-        return str((await self._post("/batches", encode_json(wanted)))["id"])
+        return str((await self._post("/batches", dump_exactly(wanted)))["id"])
 
     async def has_ended(self, batch: str) -> bool:
         """Return whether the batch has ended, in whatever state."""
@@ -262,13 +264,13 @@ class OpenAIBatches(BatchEndpoint):
         response, error = mapping(line.get("response")), mapping(line.get("error"))
         status = response.get("status_code")
         if status == 200:
-            return encode_json(response.get("body"))
+            return dump_exactly(response.get("body"))
         if status is not None:
             return self._make_failure(int(status), response.get("body"))
         if error.get("code") == "batch_expired":
             return None
         if error.get("code") == "batch_cancelled":
-            return ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+            return self._make_cancelled()
         return self._make_failure(None, {"error": error})
 
     async def _fetch_ids(self, batch_facts: Mapping[str, Any]) -> list[str]:
@@ -304,9 +306,12 @@ class GoogleBatches(BatchEndpoint):
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
         """Submit requests, with their ids as metadata."""
         items = b",".join(
-            b'{"request":%b,"metadata":{"key":%b}}' % (body, encode_json(own)) for own, body in requests.items()
+            b'{"request":%b,"metadata":{"key":%b}}' % (body, dump_exactly(own)) for own, body in requests.items()
         )
-        body = b'{"batch":{"displayName":%b,"inputConfig":{"requests":{"requests":[%b]}}}}' % (encode_json(MARK), items)
+        body = b'{"batch":{"displayName":%b,"inputConfig":{"requests":{"requests":[%b]}}}}' % (
+            dump_exactly(MARK),
+            items,
+        )
         model = self.crystal.family.path.partition(":")[0]
         return str((await self._post(f"{model}:batchGenerateContent", body))["name"])
 
@@ -333,7 +338,7 @@ class GoogleBatches(BatchEndpoint):
     def _parse_answer(self, item: Mapping[str, Any]) -> bytes | ProviderError | None:
         if item.get("error"):
             return self._make_failure(None, {"error": item["error"]})
-        return encode_json(item["response"]) if item.get("response") else None
+        return dump_exactly(item["response"]) if item.get("response") else None
 
     async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the batches that were made by this project."""

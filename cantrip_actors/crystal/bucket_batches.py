@@ -29,12 +29,12 @@ from cantrip_actors.crystal.batch_endpoints import (
     follow_token,
     parse_time,
 )
-from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.families.bedrock import SignedAccess
 from cantrip_actors.crystal.families.vertex import VertexClaude
 from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.crystal.shapes import mapping
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
+from cantrip_actors.terms.exact_json import dump_exactly
 
 LABEL: Final = "cantrip-request"
 """The label of a request to Gemini that has its id: Vertex repeats requests in its answers, and has no other id."""
@@ -87,8 +87,11 @@ class BucketBatches(BatchEndpoint):
         """Return the address of an object of the bucket."""
         return f"{self.scheme}://{self.bucket}/{name}"
 
-    def _name_new_file(self) -> str:
-        return "/".join(part for part in (self._folder, f"{MARK}-{secrets.token_hex(12)}.jsonl") if part)
+    async def _upload(self, requests: Mapping[str, bytes]) -> str:
+        """Put a file with the requests into the bucket, and return its name."""
+        file = "/".join(part for part in (self._folder, f"{MARK}-{secrets.token_hex(12)}.jsonl") if part)
+        await self.write(file, b"\n".join(self.write_line(own, body) for own, body in requests.items()))
+        return file
 
     async def _read_ids(self, address: object) -> frozenset[str]:
         """Return the ids in a file of requests; none if the file is gone or in another bucket: then it is not ours."""
@@ -129,8 +132,8 @@ class VertexBatches(BucketBatches):
     def write_line(self, own: str, body: bytes) -> bytes:
         """Claude's lines have an id, Gemini's a label."""
         if self._is_claude:
-            return b'{"custom_id":%b,"request":%b}' % (encode_json(own), body)
-        labels = b'"labels":{"%b":%b}' % (LABEL.encode(), encode_json(own))
+            return b'{"custom_id":%b,"request":%b}' % (dump_exactly(own), body)
+        labels = b'"labels":{"%b":%b}' % (LABEL.encode(), dump_exactly(own))
         return b'{"request":{%b,%b}' % (labels, body[1:])
 
     def read_id(self, line: Mapping[str, Any]) -> str:
@@ -139,8 +142,7 @@ class VertexBatches(BucketBatches):
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
         """Upload a file, and start a job with it. A file without a job costs nothing."""
-        file = self._name_new_file()
-        await self.write(file, b"\n".join(self.write_line(own, body) for own, body in requests.items()))
+        file = await self._upload(requests)
         output = self.make_address(file.removesuffix(".jsonl"))
         maker = "anthropic" if self._is_claude else "google"
         job = {
@@ -149,7 +151,7 @@ class VertexBatches(BucketBatches):
             "inputConfig": {"instancesFormat": "jsonl", "gcsSource": {"uris": [self.make_address(file)]}},
             "outputConfig": {"predictionsFormat": "jsonl", "gcsDestination": {"outputUriPrefix": output}},
         }
-        return str((await self._post("/batchPredictionJobs", encode_json(job)))["name"]).rpartition("/")[2]
+        return str((await self._post("/batchPredictionJobs", dump_exactly(job)))["name"]).rpartition("/")[2]
 
     async def has_ended(self, batch: str) -> bool:
         """Return whether the job has ended, in whatever state."""
@@ -170,7 +172,7 @@ class VertexBatches(BucketBatches):
                     answers |= await self._read_lines(await self.read(name), self._read_answer)
         state = str(job.get("state"))
         if state.endswith("CANCELLED"):
-            answers[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+            answers[WHOLE] = self._make_cancelled()
         elif state.endswith("FAILED"):
             answers[WHOLE] = self._make_failure(None, {"error": job.get("error") or "the batch failed"})
         return answers
@@ -179,7 +181,7 @@ class VertexBatches(BucketBatches):
         status, response = line.get("status"), line.get("response")
         if isinstance(status, str) and status:
             return self._make_failure(None, _parse_status(status))
-        return encode_json(response) if response else None
+        return dump_exactly(response) if response else None
 
     async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the jobs that were made by this project."""
@@ -231,7 +233,7 @@ class BedrockBatches(BucketBatches):
 
     def write_line(self, own: str, body: bytes) -> bytes:
         """Return a record."""
-        return b'{"recordId":%b,"modelInput":%b}' % (encode_json(own), body)
+        return b'{"recordId":%b,"modelInput":%b}' % (dump_exactly(own), body)
 
     def read_id(self, line: Mapping[str, Any]) -> str:
         """Return the id of a record."""
@@ -239,8 +241,7 @@ class BedrockBatches(BucketBatches):
 
     async def submit(self, requests: Mapping[str, bytes], headers: Mapping[str, str]) -> str:  # noqa: ARG002  # none here
         """Upload a file, and start a job with it. A file without a job costs nothing."""
-        file = self._name_new_file()
-        await self.write(file, b"\n".join(self.write_line(own, body) for own, body in requests.items()))
+        file = await self._upload(requests)
         name = file.rpartition("/")[2].removesuffix(".jsonl")
         job = {
             "jobName": name,
@@ -253,7 +254,7 @@ class BedrockBatches(BucketBatches):
             },
             "outputDataConfig": {"s3OutputDataConfig": {"s3Uri": self.make_address(f"{file.removesuffix('.jsonl')}/")}},
         }
-        return str((await self._post(f"{self._access.control}/model-invocation-job", encode_json(job)))["jobArn"])
+        return str((await self._post(f"{self._access.control}/model-invocation-job", dump_exactly(job)))["jobArn"])
 
     async def _get_job(self, batch: str) -> dict[str, Any]:
         return await self._get(f"{self._access.control}/model-invocation-job/{quote(batch, safe='')}")
@@ -281,7 +282,7 @@ class BedrockBatches(BucketBatches):
         else:
             answers |= await self._read_lines(written, self._read_answer)
         if status == "Stopped":
-            answers[WHOLE] = ProviderError(f"{self.provider}: the batch was cancelled", retryable=False)
+            answers[WHOLE] = self._make_cancelled()
         return answers
 
     def _parse_answer(self, line: Mapping[str, Any]) -> bytes | ProviderError | None:
@@ -294,7 +295,7 @@ class BedrockBatches(BucketBatches):
             return self._make_failure(
                 error_status, {"error": {"message": str(error.get("errorMessage") or "no message")}}
             )
-        return encode_json(output) if output else None
+        return dump_exactly(output) if output else None
 
     async def list_batches(self, since: float) -> list[ListedBatch]:
         """Return the jobs that were made by this project."""

@@ -150,6 +150,11 @@ class ConnectionSettings(TypedDict, total=False):
     """A file to which every answer is appended, for `replay`. It has no keys."""
 
 
+def read_environment(*names: str) -> str | None:
+    """Return the value of the first of these environment variables that is set and not empty."""
+    return next((value for name in names if (value := os.environ.get(name))), None)
+
+
 @dataclass(frozen=True, slots=True)
 class EnvironmentKey:
     """A key in an environment variable with this name or one of the others, read for each query."""
@@ -159,7 +164,7 @@ class EnvironmentKey:
 
     def __call__(self) -> str | None:
         """Return the key, or None if the environment has none."""
-        return next((value for name in (self.variable, *self.others) if (value := os.environ.get(name))), None)
+        return read_environment(self.variable, *self.others)
 
 
 def _redact(text: str, secrets: tuple[str, ...]) -> str:
@@ -234,13 +239,9 @@ class _KeptClients:
         finally:
             now = anyio.current_time()
             self._unused.append((now, client))
-            await self._close(before=now - KEPT if self.users else math.inf)
+            await self.close(before=now - KEPT if self.users else math.inf)
 
-    async def close(self) -> None:
-        """Close the unused clients."""
-        await self._close(before=math.inf)
-
-    async def _close(self, *, before: float) -> None:
+    async def close(self, before: float = math.inf) -> None:
         """Close the clients that have not been used since that time."""
         with anyio.CancelScope(shield=True):
             while self._unused and self._unused[0][0] < before:
@@ -257,14 +258,12 @@ class Client:
         *,
         key: Callable[[], str | None],
         key_header: tuple[str, str],
-        headers: Mapping[str, str] | None = None,
-        client: UserClient | None = None,
-        timeouts: Timeouts | None = None,
-        record: str | Path | None = None,
-        access: Access | None = None,
+        headers: Mapping[str, str],
+        access: Access | None,
+        connection: ConnectionSettings,
     ) -> None:
         self.provider = provider
-        base_url, headers = _move_password(base_url, headers or {})
+        base_url, headers = _move_password(base_url, {**headers, **(connection.get("headers") or {})})
         try:
             httpx.URL(base_url)
         except httpx.InvalidURL:  # its text may repeat a piece of a password
@@ -272,10 +271,11 @@ class Client:
                 f"{provider}: base_url: expected an address such as https://api.example/v1, got "
                 f"{render_url(base_url)}; write %40, %2F, %3F, %23 for @, /, ?, # in a password"
             ) from None
+        client, record = connection.get("client"), connection.get("record")
         expected = "an AsyncClient of httpx or httpx2, or None"
         check(client is None or is_http_client(client), f"{provider}: client", expected, client, InvalidCantrip)
         self.base_url = base_url
-        self.timeouts = timeouts or Timeouts()
+        self.timeouts = connection.get("timeouts") or Timeouts()
         self._key = key
         self._key_header, self._before_key = key_header
         self._headers = {name.lower(): value for name, value in headers.items()}  # else a key would be sent beside it
@@ -522,8 +522,6 @@ class _Hearing:
 
     `error` is kept until the connection is closed, and raised then.
     """
-
-    __slots__ = ("_emit", "_framing", "_lines", "_record", "_scrub", "decoder", "error")
 
     def __init__(
         self,

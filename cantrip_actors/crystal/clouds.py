@@ -7,12 +7,12 @@ precedence over the cloud's own credentials, which are found at the first query 
 
 from __future__ import annotations
 
-import os
 from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
 from cantrip_actors.crystal.access import Access, import_extra
 from cantrip_actors.crystal.cache_points import parse_cache_points
+from cantrip_actors.crystal.client import read_environment
 from cantrip_actors.crystal.constructors import AddressedSettings, make_crystal
 from cantrip_actors.crystal.families.azure import AzureChat, AzureResponses, make_entra_access
 from cantrip_actors.crystal.families.bedrock import Bedrock, SignedAccess
@@ -20,10 +20,6 @@ from cantrip_actors.crystal.families.vertex import VertexClaude, VertexGemini, m
 from cantrip_actors.crystal.provider import ProviderCrystal
 from cantrip_actors.terms.arguments import check, check_kind, is_text
 from cantrip_actors.terms.errors import InvalidCantrip
-
-
-def _read_environment(*names: str) -> str | None:
-    return next((value for name in names if (value := os.environ.get(name))), None)
 
 
 def bedrock(
@@ -45,7 +41,7 @@ def bedrock(
     for what, value in (("region", region), ("profile", profile)):
         check(value is None or is_text(value), f"bedrock: {what}", "a name", value, InvalidCantrip)
     import_extra("bedrock", "botocore.eventstream")
-    region = region or _read_environment("AWS_REGION", "AWS_DEFAULT_REGION")
+    region = region or read_environment("AWS_REGION", "AWS_DEFAULT_REGION")
     region = region or import_extra("bedrock", "botocore.session").Session(profile=profile).get_config_variable(
         "region"
     )
@@ -60,9 +56,9 @@ def bedrock(
     top = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
     if settings.get("base_url") is None:
         own = f"https://bedrock-runtime.{region}.{top}"
-        settings["base_url"] = _read_environment("AWS_ENDPOINT_URL_BEDROCK_RUNTIME") or own
-    control = _read_environment("AWS_ENDPOINT_URL_BEDROCK") or f"https://bedrock.{region}.{top}"
-    s3 = _read_environment("AWS_ENDPOINT_URL_S3") or f"https://s3.{region}.{top}"
+        settings["base_url"] = read_environment("AWS_ENDPOINT_URL_BEDROCK_RUNTIME") or own
+    control = read_environment("AWS_ENDPOINT_URL_BEDROCK") or f"https://bedrock.{region}.{top}"
+    s3 = read_environment("AWS_ENDPOINT_URL_S3") or f"https://s3.{region}.{top}"
     access = SignedAccess(region, find, control=control.rstrip("/"), s3=s3.rstrip("/"))
     return make_crystal(Bedrock, model, settings, access=access, cache=parse_cache_points(cache, "bedrock"))
 
@@ -84,8 +80,8 @@ def vertex(
     Raises InvalidCantrip for an invalid setting, and if no project is known.
     """
     import_extra("vertex", "google.auth")
-    project = project or _read_environment("GOOGLE_CLOUD_PROJECT")
-    location = location or _read_environment("GOOGLE_CLOUD_LOCATION") or "global"
+    project = project or read_environment("GOOGLE_CLOUD_PROJECT")
+    location = location or read_environment("GOOGLE_CLOUD_LOCATION") or "global"
     if not project:
         raise InvalidCantrip(f'vertex "{model}": no project: set GOOGLE_CLOUD_PROJECT, or pass project="…"')
     fits = isinstance(model, str) and model.startswith(("claude", "gemini"))
@@ -117,8 +113,8 @@ def azure(
     Raises InvalidCantrip for an invalid setting, and if no endpoint is known.
     """
     check_kind("azure: endpoint", endpoint, str | None, "a URL as a text", InvalidCantrip)
-    endpoint = (endpoint or _read_environment("AZURE_OPENAI_ENDPOINT") or "").rstrip("/")
-    api_version = api_version or _read_environment("OPENAI_API_VERSION")
+    endpoint = (endpoint or read_environment("AZURE_OPENAI_ENDPOINT") or "").rstrip("/")
+    api_version = api_version or read_environment("OPENAI_API_VERSION")
     if settings.get("base_url") is None:
         if not endpoint.startswith(("http://", "https://")):
             raise InvalidCantrip(

@@ -133,7 +133,8 @@ class Draft:
     _calls: int = 0
     """The number of calls."""
     _used_ids: set[str] = field(default_factory=set)
-    _careful: bool = False
+    is_careful: bool = False
+    """Whether pieces of text may end with half a character (JSON escapes, divided between surrogates)."""
     _cited: set[tuple[tuple[str, str], ...]] = field(default_factory=set)
     _half: dict[str, str] = field(default_factory=dict)
     _served: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -279,30 +280,13 @@ class Draft:
     def add(self, item: DraftItem, text: object) -> None:
         """Add text to an item. Non-strings and empty strings are ignored."""
         if text and isinstance(text, str) and item.open:
-            if self._careful:
+            if self.is_careful:
                 text = self._join_halves(item, text)
                 if not text:
                     return
             item.parts.append(text)
             if item.kind != "server_call" or self.shows_served:
                 self._out.append(ItemDelta(item.number, text))
-
-    def extend(self, item: DraftItem, text: str) -> None:
-        """Extend an open message or piece of reasoning by `text`, which is not empty: the fast path of most chunks."""
-        if self._careful:
-            self.add(item, text)
-        else:
-            item.parts.append(text)
-            self._out.append(ItemDelta(item.number, text))
-
-    @property
-    def is_careful(self) -> bool:
-        """Whether the text may contain halves of characters."""
-        return self._careful
-
-    def expect_halves(self) -> None:
-        """Expect pieces of text that end with half a character (JSON escapes, divided between surrogates)."""
-        self._careful = True
 
     def _join_halves(self, item: DraftItem, text: str) -> str:
         text = self._half.pop(item.number, "") + text
@@ -319,7 +303,7 @@ class Draft:
             item.parts.append(join_surrogates(half))
         item.open = False
         if text is not None:
-            item.parts = [join_surrogates(text) if self._careful else text]
+            item.parts = [join_surrogates(text) if self.is_careful else text]
         final: FinalMessage | FinalReasoning | FinalFunctionCall
         if item.kind == "message":
             final = FinalMessage(item.text, "agent")
@@ -329,7 +313,7 @@ class Draft:
             if item.arguments is None:
                 check_values(item.text)
                 item.arguments = read_arguments(item.text)
-            elif self._careful:
+            elif self.is_careful:
                 item.arguments = _repair_surrogates(item.arguments)
             # the gate refuses arguments that are not an object; an observer of the stream sees no arguments
             final = FinalFunctionCall(item.name or UNNAMED, item.call_id, item.arguments or {})
@@ -374,11 +358,6 @@ class Draft:
             self.end(last)
             last.arguments, last.parts = None, ["{"]  # not an object, so that its gate refuses it
 
-    def end_all(self) -> None:
-        """End all open items."""
-        for item in self._items:
-            self.end(item)
-
     @property
     def calls(self) -> list[DraftItem]:
         """Return the calls, in order."""
@@ -412,7 +391,8 @@ class Draft:
         cut this one off.
         """
         self.start()
-        self.end_all()
+        for item in self._items:
+            self.end(item)
         for own, served in self._served.items():
             if "result" not in served and "tool" in served and not unfinished:
                 self._add_output(own, None, is_error=False)
@@ -483,10 +463,8 @@ def _repair_surrogates(value: Any) -> Any:
 
 def tokens(value: Any) -> int:
     """Return a count of tokens; 0 for an invalid or impossible count, so that a wrong count never loses an answer."""
-    return int(value) if is_number(value) and 0 < value < _TOKENS else 0
+    return int(value) if is_number(value) and 0 < value < 1 << 53 else 0
 
-
-_TOKENS: Final = 1 << 53
 
 MODALITIES: Final = ("text", "image", "audio")
 """The kinds of tokens that are counted apart."""
@@ -519,6 +497,8 @@ class Decoder(ABC):
     joint: ClassVar[str] = ""
     seam: ClassVar[str] = "\n\n"
     """The separator between the thinking before and after an interruption."""
+    cuts_calls: ClassVar[bool] = True
+    """Whether an answer that is cut off may end in a call without the arguments that it was about to get."""
 
     def __init__(self, model: str = "", *, utterance: int = 1, tools: Collection[str] = (), provider: str = "") -> None:
         self.draft = Draft(provider or self.provider, model, utterance, self.joint)
@@ -609,7 +589,7 @@ class Decoder(ABC):
             value = json.loads(data)
         except (ValueError, RecursionError) as error:
             raise ProviderError(f"{self.draft.provider} sent {_quote(data)}: not JSON") from error
-        self.draft.expect_halves()
+        self.draft.is_careful = True
         return value
 
     @abstractmethod
@@ -634,6 +614,8 @@ class Decoder(ABC):
             raise ProviderError(f"{self.draft.provider}: the stream ended before the response was complete")
         if self.logprobs:
             self.metadata["logprobs"] = self.logprobs
+        if self.cuts_calls and find_cut_off(self.metadata) is not None:
+            self.draft.cut_off()
         return self.draft.make_response(self.counts, self.metadata, self.make_blocks(), unfinished=self.unfinished)
 
     def make_blocks(self) -> tuple[Mapping[str, Any], ...]:

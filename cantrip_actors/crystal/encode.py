@@ -26,9 +26,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, NamedTuple
-
-import orjson
+from typing import Any, Final, NamedTuple
 
 from cantrip_actors.crystal.draft import KEPT
 from cantrip_actors.crystal.history import HISTORIES, HistoryRules, fit_id, fit_name, fit_utterance
@@ -37,10 +35,8 @@ from cantrip_actors.terms.call import TYPED
 from cantrip_actors.terms.context import View
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES, Image
-from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, as_text
+from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition
 from cantrip_actors.terms.server_tools import ServerTool, parse_server_tools
-
-__all__ = ["Shown"]
 
 UNANSWERED: Final = "[no result: this call was interrupted]"
 GO_ON: Final = "[go on]"
@@ -86,17 +82,16 @@ class CallAnswer(NamedTuple):
 class Writer(ABC):
     """Writes utterances and runs for a family. Pure; blocks of `model` are sent back to it."""
 
-    provider: ClassVar[str]
-    takes: Takes = Takes()
-    """The images and files that the provider accepts."""
     marks: int | None = 0
-    """How many of the newest runs get a cache mark: the newest by `write_messages`, older ones by `mark`. None: 1, or 2
-    after a turn so long that the provider would not find the mark of the last query."""
+    """How many of the newest runs get a cache mark (`mark`). None: 1, or 2 after a turn so long that the provider would
+    not find the mark of the last query."""
 
-    def __init__(self, model: str, provider: str = "") -> None:
+    def __init__(self, model: str, provider: str, takes: Takes) -> None:
         self.model = model
-        self.named = provider or self.provider
-        self.rules = HISTORIES.get(self.named, HistoryRules())
+        self.provider = provider
+        self.takes = takes
+        """The images and files that the provider accepts."""
+        self.rules: HistoryRules = HISTORIES[provider]
         """What the provider accepts in utterances."""
         self.replays = True
         """Whether the provider's own blocks are sent back; False for a context whose blocks it refused."""
@@ -110,13 +105,11 @@ class Writer(ABC):
         return False
 
     @abstractmethod
-    def write_messages(
-        self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
-    ) -> Iterable[bytes]:
-        """Yield the messages between two utterances. `last` if the provider has to answer them now."""
+    def write_messages(self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown]) -> Iterable[bytes]:
+        """Yield the messages between two utterances."""
 
     def mark(self, fragment: bytes) -> bytes:
-        """Return the last fragment of an older run, marked for the provider's cache."""
+        """Return the last fragment of a run, marked for the provider's cache."""
         return fragment
 
     def list_parts(self, text: str | Shown) -> list[str | File]:
@@ -143,7 +136,7 @@ class Writer(ABC):
         """Return the content of the message's block by this provider and this model, None if it has none."""
         if self.replays:
             for block in message.blocks:
-                if block.get("provider") == self.named and block.get("model") == self.model:
+                if block.get("provider") == self.provider and block.get("model") == self.model:
                     content = block.get("content")
                     return restore_bytes(content, message.images) if message.images else content
         return None
@@ -159,8 +152,6 @@ class Encoded(NamedTuple):
     system: str
     parts: tuple[bytes | bytearray, ...]
     utterance: int
-    pictured: bool = False
-    """Whether the messages have images."""
     withheld: bool = False
     """Whether the messages have other files that the provider does not accept."""
     files: Mapping[str, File] = {}
@@ -181,7 +172,6 @@ class _Transcript:
     used: dict[str, int] = field(default_factory=dict)
     """The ids of the calls so far, and how many calls asked for each."""
     open: bool = True  # system messages may still come
-    pictured: bool = False
     withheld: bool = False
     files: dict[str, File] = field(default_factory=dict)
     runs: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=RUNS))
@@ -214,9 +204,7 @@ class _Transcript:
         self.run.append(message)
         for image in message.images:
             self.files[image.identity] = image
-            if isinstance(image, Image):
-                self.pictured = True
-            elif writer.takes.why_not(image) is not None:
+            if not isinstance(image, Image) and writer.takes.why_not(image) is not None:
                 self.withheld = True
 
     def write_open_run(self, writer: Writer, *, last: bool, extra: str = "") -> Iterable[bytes]:
@@ -256,7 +244,7 @@ class _Transcript:
             texts.append(extra)
         if last and not (answers or texts):
             texts.append(GO_ON)
-        return writer.write_messages(answers, texts, last=last) if answers or texts else ()
+        return writer.write_messages(answers, texts) if answers or texts else ()
 
     def _make_id(self, call_id: str, rules: HistoryRules) -> str:
         own = wanted = fit_id(call_id, rules)
@@ -326,17 +314,18 @@ class Encoder:
         if marks is None:
             marks = 2 if len(transcript.ids) + len(transcript.run) >= LOOK_BACK else 1
         older = marks if resumes else marks - 1
-        tail = b"" if resumes else b",".join(transcript.write_open_run(self.writer, last=True, extra=extra))
+        newest = [] if resumes else list(transcript.write_open_run(self.writer, last=True, extra=extra))
+        if newest and marks:
+            newest[-1] = self.writer.mark(newest[-1])
         if withheld:
             self.writer.refuse(refused)
-        parts = tuple(part for part in (*transcript.mark_fragments(self.writer, older=older), tail) if part)
+        fragments = [*transcript.mark_fragments(self.writer, older=older), b",".join(newest)]
+        parts = tuple(fragment for fragment in fragments if fragment)
         if isinstance(messages, View):
             utterance = messages.query + 1
         else:
             utterance = 1 + sum(message.role == "assistant" for message in messages)
-        return Encoded(
-            "\n\n".join(transcript.system), parts, utterance, transcript.pictured, transcript.withheld, transcript.files
-        )
+        return Encoded("\n\n".join(transcript.system), parts, utterance, transcript.withheld, transcript.files)
 
     def forget(self) -> None:
         """Forget all encoded contexts, because the writer has changed."""
@@ -398,23 +387,17 @@ class SamplingSettings(NamedTuple):
         provider.
         """
         more = dict(options)
-        common = {
-            name: more.pop(name, None)
-            for name in ("temperature", "top_p", "max_tokens", "stop", "effort", "output_schema")
-        }
-        typed = {name: value for name in TYPED if (value := more.pop(name, None)) is not None}
-        tools = parse_server_tools(more.pop("server_tools", None) or ())
-        stop = common["stop"] or ()
+        stop = more.pop("stop", None) or ()
         return cls(
-            common["temperature"],
-            common["top_p"],
-            common["max_tokens"],
-            (stop,) if isinstance(stop, str) else tuple(stop),
-            common["effort"],
-            common["output_schema"],
-            more,
-            typed,
-            tools,
+            temperature=more.pop("temperature", None),
+            top_p=more.pop("top_p", None),
+            max_tokens=more.pop("max_tokens", None),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            effort=more.pop("effort", None),
+            schema=more.pop("output_schema", None),
+            typed={name: value for name in TYPED if (value := more.pop(name, None)) is not None},
+            server_tools=parse_server_tools(more.pop("server_tools", None) or ()),
+            more=more,
         )
 
 
@@ -447,11 +430,3 @@ def merge(body: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
         mine = body.get(name)
         body[name] = merge(dict(mine), value) if isinstance(mine, dict) and isinstance(value, Mapping) else value
     return body
-
-
-def encode_json(value: Any) -> bytes:
-    """Return JSON, also of integers past 64 bits, which orjson refuses."""
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        return as_text(value).encode() if not isinstance(value, str) else as_text([value]).encode()[1:-1]

@@ -24,6 +24,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import is_
 from typing import Any, Final
 
 from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, as_text, find_named_gate
@@ -141,7 +142,7 @@ def fit_id(call_id: str, rules: HistoryRules) -> str:
 def fit_utterance(message: Message, rules: HistoryRules) -> Message:
     """Return an utterance whose calls have names and arguments that a provider accepts."""
     calls = tuple([fit_call(call, rules) for call in message.tool_calls])
-    if all(map(_is_same, calls, message.tool_calls)):
+    if all(map(is_, calls, message.tool_calls)):
         return message
     return replace(message, tool_calls=calls)
 
@@ -169,10 +170,6 @@ def fit_citations(citations: Iterable[Mapping[str, Any]], rules: HistoryRules) -
     """Return the citations of a text as they go back."""
     stripped = rules.strips.get("citations", frozenset())
     return [{name: value for name, value in citation.items() if name not in stripped} for citation in citations]
-
-
-def _is_same(fitted: object, original: object) -> bool:
-    return fitted is original
 
 
 def _has_words(value: object) -> bool:

@@ -165,11 +165,11 @@ def make_data_url(image: File) -> str:
 # -------------------------------------------------------------------------------------------------------- what it costs
 
 
-def estimate_by_pixels(image: File, *, per_token: int = 750, most: int = 4_800) -> int:
+def estimate_by_pixels(image: File) -> int:
     """Return the tokens of an image in proportion to its pixels; a larger image is scaled down."""
     if not image.width or not image.height:
         return UNKNOWN
-    return min(most, ceil(image.width * image.height / per_token))
+    return min(4_800, ceil(image.width * image.height / 750))
 
 
 def estimate_by_patches(image: File) -> int:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final, NamedTuple
 
 LASTS: Final = 3600.0
@@ -54,54 +54,44 @@ class Adjusted(NamedTuple):
     sent: str
 
 
-class _Lesson(NamedTuple):
-    until: float
-    instead: str | None = None
-
-
 class Lessons:
-    """The recent refusals of one model. `clock` returns seconds."""
+    """The recent refusals of one model. `clock` returns seconds.
+
+    A refusal is of a parameter, or of a parameter, its value and the other parameters of the query.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self._parameters: dict[str, float] = {}
-        self._values: dict[tuple[str, bytes, frozenset[str]], float] = {}
-        self._levels: dict[str, _Lesson] = {}
+        self._until: dict[tuple[Hashable, ...], float] = {}
+        """When each refusal is forgotten."""
+        self._instead: dict[str, str] = {}
+        """The level of thinking to send for each refused one."""
 
-    def has(self, parameter: str) -> bool:
-        """Return whether the parameter was refused, whatever its value."""
-        return self._parameters.get(parameter, -1.0) > self.clock()
+    def has(self, *refused: Hashable) -> bool:
+        """Return whether this was refused."""
+        return self._until.get(refused, -1.0) > self.clock()
 
-    def note(self, parameter: str) -> None:
-        """Record that the parameter was refused."""
-        self._parameters[parameter] = self.clock() + LASTS
-
-    def has_value(self, parameter: str, value: bytes, company: frozenset[str]) -> bool:
-        """Return whether this value was refused, in a query with these parameters."""
-        return self._values.get((parameter, value, company), -1.0) > self.clock()
-
-    def note_value(self, parameter: str, value: bytes, company: frozenset[str]) -> None:
-        """Record that this value was refused in a query with these parameters."""
+    def note(self, *refused: Hashable) -> None:
+        """Record that this was refused."""
         now = self.clock()
-        self._values = {key: until for key, until in self._values.items() if until > now}
-        self._values[parameter, value, company] = now + LASTS
+        self._until = {key: until for key, until in self._until.items() if until > now}
+        self._until[refused] = now + LASTS
 
     def find_level(self, wanted: str) -> str:
         """Return the level of thinking to send for this one."""
         sent, seen = wanted, {wanted}
-        while (lesson := self._levels.get(sent)) is not None and lesson.until > self.clock():
-            if lesson.instead is None or lesson.instead in seen:
-                return sent
-            sent = lesson.instead
+        while self.has("level", sent) and (instead := self._instead[sent]) not in seen:
+            sent = instead
             seen.add(sent)
         return sent
 
     def note_level(self, refused: str, refusal: str) -> str | None:
         """Record that the level was refused with this text; return the level to send instead, None if none is left."""
-        gone = {level for level, lesson in self._levels.items() if lesson.until > self.clock()} | {refused}
+        gone = {level for level in self._instead if self.has("level", level)} | {refused}
         instead = find_nearest_level(refused, refusal, gone)
         if instead is not None:
-            self._levels[refused] = _Lesson(self.clock() + LASTS, instead)
+            self.note("level", refused)
+            self._instead[refused] = instead
         return instead
 
 

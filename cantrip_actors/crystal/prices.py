@@ -134,15 +134,10 @@ class Prices:
                 own = self._own.get(bare) or self._own.get(_DATED.sub("", bare))
                 if own is not None:
                     return own.at(HALF) if batch else own
-                listed = UNKNOWN if self._alone else _look_up(bare, seller, address, batch)
+                listed = UNKNOWN if self._alone else _lookups.find_model(bare, seller, address, batch)
                 if listed is not UNKNOWN:
                     return listed
         return UNKNOWN
-
-
-def _look_up(name: str, seller: str | None, address: str, batch: bool) -> Model:
-    """Return a model of the dataset, with the facts about its kind; UNKNOWN if the dataset has no prices of it."""
-    return _lookups.find_model(name, seller, address, batch)
 
 
 def _price_model(name: str, info: ModelInfo | None, batch: bool, now: datetime) -> Model:
@@ -159,34 +154,22 @@ class _Lookups:
     """A cache of the dataset: a look-up takes half a millisecond, and every turn looks up the same models."""
 
     def __init__(self) -> None:
-        self._snapshot: DataSnapshot | None = None
-        self._found: dict[tuple[str, str | None, str], ModelInfo | None] = {}
-        self._minute: datetime | None = None
+        self._source: tuple[DataSnapshot, datetime] | None = None
+        """The data and the minute of the cached models: newer data is another snapshot, and prices change in a day."""
         self._models: dict[tuple[str, str | None, str, bool], Model] = {}
-        """The models looked up in this minute; some prices depend on the time of day."""
 
     def find_model(self, name: str, seller: str | None, address: str, batch: bool) -> Model:
-        """Return a model at its price of this minute."""
-        info, now = self.find(name, seller, address), datetime.now(UTC)
-        minute = now.replace(second=0, microsecond=0)
-        if minute != self._minute:
-            self._minute, self._models = minute, {}
-        key = (name, seller, address, batch)
-        model = self._models.get(key)
-        if model is None:
-            model = self._models[key] = _price_model(name, info, batch, now)
-        return model
-
-    def find(self, name: str, seller: str | None, address: str) -> ModelInfo | None:
+        """Return a model of the dataset at its price of this minute; UNKNOWN if the dataset has no prices of it."""
         from genai_prices.data_snapshot import get_snapshot  # takes 0.2 s, which programs without a provider do not pay
 
-        snapshot = get_snapshot()
-        if snapshot is not self._snapshot or len(self._found) >= LOOKUPS:  # newer data is another snapshot
-            self._snapshot, self._found, self._models = snapshot, {}, {}
-        key = (name, seller, address)
-        if key not in self._found:
-            self._found[key] = _find_info(snapshot, name, seller, address)
-        return self._found[key]
+        snapshot, minute = get_snapshot(), datetime.now(UTC).replace(second=0, microsecond=0)
+        is_cached = self._source is not None and self._source[0] is snapshot and self._source[1] == minute
+        if not is_cached or len(self._models) >= LOOKUPS:
+            self._source, self._models = (snapshot, minute), {}
+        key = (name, seller, address, batch)
+        if key not in self._models:
+            self._models[key] = _price_model(name, _find_info(snapshot, name, seller, address), batch, minute)
+        return self._models[key]
 
 
 _lookups: Final = _Lookups()

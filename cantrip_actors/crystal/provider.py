@@ -32,9 +32,9 @@ from cantrip_actors.crystal.answer_bytes import LARGEST_ANSWER
 from cantrip_actors.crystal.answer_contract import NotAsAsked
 from cantrip_actors.crystal.client import Client, ConnectionSettings, EnvironmentKey, ProviderRequest
 from cantrip_actors.crystal.draft import NO_COUNTS, Counts, Decoder, tokens
-from cantrip_actors.crystal.encode import Encoded, Encoder, SamplingSettings, Writer, encode_json, merge
-from cantrip_actors.crystal.history import HISTORIES, fit_choice, fit_tools
-from cantrip_actors.crystal.images import estimate_by_pixels, is_image_refusal
+from cantrip_actors.crystal.encode import Encoded, Encoder, SamplingSettings, Writer
+from cantrip_actors.crystal.history import fit_choice, fit_tools
+from cantrip_actors.crystal.images import Takes, estimate_by_pixels, is_image_refusal
 from cantrip_actors.crystal.lessons import LEVELS, Adjusted, Lessons, is_absent, is_mistake
 from cantrip_actors.crystal.policy.breaker import Breaker
 from cantrip_actors.crystal.policy.estimate import Estimator
@@ -43,7 +43,7 @@ from cantrip_actors.crystal.prices import UNKNOWN, Model, Prices
 from cantrip_actors.crystal.query import AnsweringCrystal, Query
 from cantrip_actors.crystal.refused_content import find_refused_content
 from cantrip_actors.crystal.schemas import Fitted, describe_schema, drop_nulls, fit_answer, keep_schema
-from cantrip_actors.crystal.server_tools import FEES, LISTS, NOTHING, TRANSLATIONS, Translated, join_lists
+from cantrip_actors.crystal.server_tools import FEES, NOTHING, TRANSLATIONS, Translated, add_fields
 from cantrip_actors.crystal.shapes import parse_object
 from cantrip_actors.crystal.simulated import PlainWriter, extract_call, make_schema, write_instructions
 from cantrip_actors.crystal.sse import ServerSentEvent
@@ -54,6 +54,7 @@ from cantrip_actors.stream.wire import ItemError, ItemStart, Payload, StreamErro
 from cantrip_actors.terms.call import TYPED
 from cantrip_actors.terms.cut_off import find_cut_off
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import (
@@ -61,7 +62,6 @@ from cantrip_actors.terms.messages import (
     Invocation,
     Message,
     Response,
-    ToolCall,
     ToolChoice,
     ToolDefinition,
     Usage,
@@ -167,6 +167,10 @@ class Family(ABC):
     """The field of a request that has the list of messages."""
     decodes: ClassVar[type[Decoder]]
     """The decoder of answers."""
+    writes: ClassVar[type[Writer]]
+    """The writer of contexts, with the name of the model and that of the provider."""
+    takes: ClassVar[Takes] = Takes()
+    """The images and other files that the provider accepts."""
     doubtful: ClassVar[bool] = False
     """Whether the server may accept `tool_choice` and ignore it."""
     lessons: ClassVar[Mapping[str, str]] = {}
@@ -181,7 +185,7 @@ class Family(ABC):
     written: ClassVar[Table] = {}
     """How to write the settings that families share; the family lacks the settings that are not in the table."""
     lacks: ClassVar[frozenset[str]] = frozenset()
-    """Other settings that the family lacks."""
+    """Other settings and parameters that the family lacks."""
     seller: ClassVar[str | None] = None
     """The seller of its models, by the id in the dataset of prices; None for models on the user's own machine."""
     reports_cost: ClassVar[bool] = False
@@ -200,15 +204,14 @@ class Family(ABC):
         self._fitted_tools: tuple[Sequence[ToolDefinition], bool, Sequence[ToolDefinition]] | None = None
         self.accepted: set[str] = set()
         """The keys of images and files that the provider has accepted."""
-        self.refused: set[str] = set()
+        self.refused: set[str] = set(self.lacks)
         """Parameters that are known to be refused."""
         if not facts.sampling:
             self.refused |= {"temperature", "top_p"}
         if not facts.forced:
             self.refused.add("tool_choice")
         writer = self.make_writer()
-        writer.named = self.provider
-        self.rules = writer.rules = HISTORIES[self.provider]
+        self.rules = writer.rules
         self.encoder = Encoder(PlainWriter(writer) if by_schema else writer)
 
     @property
@@ -221,9 +224,9 @@ class Family(ABC):
     def path(self) -> str:
         """The path of queries below the base address."""
 
-    @abstractmethod
     def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
+        return self.writes(self.model, self.provider, self.takes)
 
     @abstractmethod
     def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -244,7 +247,7 @@ class Family(ABC):
 
     def fit_schema(self, schema: Mapping[str, Any]) -> Fitted:
         """Return the schema of an answer, fitted to this family."""
-        key = encode_json(schema)
+        key = dump_exactly(schema)
         fitted = self._fits.get(key)
         if fitted is None:
             if len(self._fits) >= SCHEMAS:
@@ -282,8 +285,8 @@ class Family(ABC):
             for parameter, fields in (*typed, *self.write_fields(query, encoded.system))
             if (present := {name: value for name, value in fields.items() if value is not None})
         ]
-        values = {parameter: encode_json(present) if parameter in VALUES else b"" for parameter, present in parts}
-        if encoded.pictured:
+        values = {parameter: dump_exactly(present) if parameter in VALUES else b"" for parameter, present in parts}
+        if any(isinstance(file, Image) for file in encoded.files.values()):
             values = {IMAGES: b"", **values}
         if self.is_strict and any(tool.is_strict for tool in offered):
             values = {STRICT: b"", **values}
@@ -293,18 +296,19 @@ class Family(ABC):
             for parameter, value in values.items()
             if self.should_send(parameter)
             and parameter not in excluded
-            and not self.lessons_learnt.has_value(parameter, value, wanted)
+            and not self.lessons_learnt.has(parameter, value, wanted)
         }
         body: dict[str, Any] = {}
         for parameter, part in parts:
             if parameter in sent:
-                merge(body, part if LISTS.isdisjoint(part) else join_lists(body, part))
+                add_fields(body, part)
         served = self.translate_server_tools(query)
         if served is not NOTHING:
-            _add(body, served)
-        merge(body, join_lists(body, query.settings.more))
+            body["tools"] = [*body.get("tools", ()), *served.tools]
+            add_fields(body, served.fields)
+        add_fields(body, query.settings.more)
         pieces: list[bytes | bytearray] = [
-            encode_json(body)[:-1],
+            dump_exactly(body)[:-1],
             b"," if body else b"",
             b'"%b":[' % self.items.encode(),
         ]
@@ -432,17 +436,13 @@ class Family(ABC):
             if learnt.note_level(request.effort, refusal) is None:
                 learnt.note(parameter)
         elif parameter in VALUES:
-            learnt.note_value(parameter, request.sent[parameter], request.wanted)
+            learnt.note(parameter, request.sent[parameter], request.wanted)
         else:
             learnt.note(parameter)
 
     def should_send(self, parameter: str) -> bool:
         """Return whether to send a parameter."""
         return parameter not in self.refused and not self.lessons_learnt.has(parameter)
-
-    def refuse(self, parameter: str) -> None:
-        """Leave a parameter out for an hour."""
-        self.lessons_learnt.note(parameter)
 
     def show_no_images(self) -> None:
         """Replace images by descriptions from now on: the model accepts none."""
@@ -461,10 +461,6 @@ class Family(ABC):
         """Remember the images and files that the provider has accepted: a later refusal is not about them."""
         if not files.keys() <= self.accepted:
             self.accepted = {*self.accepted, *files} if len(self.accepted) < REMEMBERED else set(files)
-
-    def why_not(self, file: File) -> str | None:
-        """Return why this model is not sent an image or another file; None if it is."""
-        return self.encoder.writer.takes.why_not(file)
 
     image_tokens: Callable[[File], int] = staticmethod(estimate_by_pixels)
     """Return an estimate of the tokens of an image."""
@@ -501,7 +497,8 @@ class ProviderCrystal(AnsweringCrystal):
         self.breaker = breaker
         self.access = access
         self._prices = prices
-        self._address = render_url(base_url or family.base_url)
+        self.address: str = render_url(base_url or family.base_url)
+        """The address of its queries, without a password or a token."""
         key, environment = connection.get("api_key"), EnvironmentKey(family.keys[0], family.keys[1:])
         self._key: Callable[[], str | None] = key if callable(key) else environment if not key else lambda: key
         self._variable = key.variable if isinstance(key, EnvironmentKey) else family.keys[0]
@@ -513,11 +510,9 @@ class ProviderCrystal(AnsweringCrystal):
             base_url or family.base_url,
             key=self._key,
             key_header=family.key_header,
-            headers={**family.fixed, **(connection.get("headers") or {})},
-            client=connection.get("client"),
-            timeouts=connection.get("timeouts"),
-            record=connection.get("record"),
+            headers=family.fixed,
             access=access,
+            connection=connection,
         )
 
     def learn_window(self, tokens: int | None) -> None:
@@ -530,12 +525,7 @@ class ProviderCrystal(AnsweringCrystal):
 
     def why_not(self, file: File) -> str | None:
         """Return why the model does not accept an image or another file; None if it does."""
-        return self.family.why_not(file)
-
-    @property
-    def address(self) -> str:
-        """The address of its queries, without a password or a token."""
-        return self._address
+        return self.family.encoder.writer.takes.why_not(file)
 
     @property
     def secrets(self) -> Mapping[str, str]:
@@ -609,7 +599,7 @@ class ProviderCrystal(AnsweringCrystal):
         request = self.family.make_request(ProviderQuery(messages, tools, None, SamplingSettings.of(options or {})))
         fields = parse_object(request.body) or {}
         body = counting.wrapped({name: fields[name] for name in counting.fields if name in fields})
-        answer = await self.fetch("POST", counting.path, encode_json(body), request.headers)
+        answer = await self.fetch("POST", counting.path, dump_exactly(body), request.headers)
         counted = tokens((parse_object(answer) or {}).get(counting.answer))
         if not counted:
             raise ProviderError(f"{self.name}: expected a count of tokens in {counting.answer}, got {answer[:80]!r}")
@@ -685,7 +675,7 @@ class ProviderCrystal(AnsweringCrystal):
 
     def find_model(self, *names: object, batch: bool = False) -> Model:
         """Return the first of these models that is known; with `batch`, at the prices of a batch."""
-        return self._prices.model(*names, seller=self.family.seller, address=self._address, batch=batch)
+        return self._prices.model(*names, seller=self.family.seller, address=self.address, batch=batch)
 
     def keep_connections(self) -> AbstractAsyncContextManager[object] | None:
         """Return the block of this crystal."""
@@ -731,7 +721,7 @@ class _Query:
         by_schema = self.family.doubtful and self.family.should_send("schema")
         if must_call and not response.tool_calls and by_schema:
             # some servers accept `tool_choice` and ignore it
-            self.family.refuse("tool_choice")
+            self.family.lessons_learnt.note("tool_choice")
             self._discard("no call came, although one had to")
             response = await self._simulate(native=True)
         return self._report_changes(response)
@@ -789,7 +779,8 @@ class _Query:
             self.utterance = request.utterance
             self.left_out += request.left_out
             self.adjusted.update(request.adjusted)
-            return _drop_strict_nulls(response, query.tools) if STRICT in request.sent else response
+            strict = [tool for tool in query.tools if tool.is_strict]
+            return _drop_nulls(response, strict) if STRICT in request.sent else response
         raise CrystalError(f"{self.crystal.name} refuses one parameter after the other: {', '.join(lessons)}")
 
     def _leave_out(
@@ -827,12 +818,9 @@ class _Query:
         )
         response = await self._ask(plain, shown=False)
         simulated, payloads = extract_call(response, query.tools, self.utterance, first=self.items)
-        simulated = replace(
-            simulated, tool_calls=tuple(_drop_nulls(call, query.tools) for call in simulated.tool_calls)
-        )
         for payload in payloads:
             self._emit(payload)
-        return simulated
+        return _drop_nulls(simulated, query.tools)
 
     def _emit(self, payload: Payload) -> None:
         if isinstance(payload, ItemStart):
@@ -855,22 +843,16 @@ class _Query:
         return replace(response, metadata={**response.metadata, **changes}) if changes else response
 
 
-def _add(body: dict[str, Any], served: Translated) -> None:
-    """Add the provider's own tools to a request, and the fields that go with them."""
-    body["tools"] = [*body.get("tools", ()), *served.tools]
-    merge(body, join_lists(body, served.fields))
-
-
-def _drop_nulls(call: ToolCall, tools: Sequence[ToolDefinition]) -> ToolCall:
-    """Return a call without the nulls for omitted arguments, if the schema required all arguments."""
-    schema = next((tool.parameters for tool in tools if tool.name == call.gate), None)
-    return call if schema is None or call.args is None else replace(call, args=drop_nulls(dict(call.args), schema))
-
-
-def _drop_strict_nulls(response: Response, tools: Sequence[ToolDefinition]) -> Response:
-    """Return a response whose calls of strict tools have no nulls for omitted arguments."""
-    strict = [tool for tool in tools if tool.is_strict]
-    return replace(response, tool_calls=tuple(_drop_nulls(call, strict) for call in response.tool_calls))
+def _drop_nulls(response: Response, tools: Sequence[ToolDefinition]) -> Response:
+    """Return a response whose calls of these tools have no nulls for omitted arguments: their schema required all."""
+    schemas = {tool.name: tool.parameters for tool in tools}
+    calls = [
+        replace(call, args=drop_nulls(dict(call.args), schemas[call.gate]))
+        if call.gate in schemas and call.args is not None
+        else call
+        for call in response.tool_calls
+    ]
+    return replace(response, tool_calls=tuple(calls))
 
 
 def _fit_to_schema(schema: Mapping[str, Any] | None, response: Response) -> Response:

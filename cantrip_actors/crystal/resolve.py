@@ -84,46 +84,25 @@ def _import_crystal(path: str) -> Crystal:
     )
 
 
-def _make_factory(family: str, module: str = "constructors", **settings: Any) -> Callable[[str], Crystal]:
-    """The crystals of a provider, imported when the first one is made."""
+def _make_factory(maker: str, module: str = "constructors", **settings: Any) -> Callable[[str], Crystal]:
+    """Return a function that makes a crystal with a function of a module, which is imported when it is first needed."""
 
-    def make(model: str) -> Crystal:
-        constructors: Any = importlib.import_module(f"cantrip_actors.crystal.{module}")
-        crystal: Crystal = getattr(constructors, family)(model, **settings)
+    def make(rest: str) -> Crystal:
+        make_crystal = getattr(importlib.import_module(f"cantrip_actors.crystal.{module}"), maker)
+        crystal: Crystal = make_crystal(rest, **settings)
         return crystal
 
     return make
 
 
 def _make_local(rest: str) -> Crystal:
-    from cantrip_actors.crystal.constructors import local
-
     model, at, address = rest.partition("@")
-    return local(address if at else "http://localhost:11434/v1", model)
+    return _make_factory("local", model=model)(address if at else "http://localhost:11434/v1")
 
 
 def _make_ollama(rest: str) -> Crystal:
-    from cantrip_actors.crystal.constructors import ollama
-
     model, at, address = rest.partition("@")
-    return ollama(model, base_url=address if at else None)
-
-
-def _make_replay(file: str) -> Crystal:
-    from cantrip_actors.crystal.replay import replay
-
-    return replay(file)
-
-
-def _make_poster(policy: str) -> Callable[[str], Crystal]:
-    """The crystals that post queries to a crystal of another name."""
-
-    def make(rest: str) -> Crystal:
-        module: Any = importlib.import_module(f"cantrip_actors.crystal.policy.{policy}")
-        crystal: Crystal = getattr(module, policy)(rest)
-        return crystal
-
-    return make
+    return _make_factory("ollama", base_url=address if at else None)(model)
 
 
 FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
@@ -140,10 +119,10 @@ FAMILIES: Final[Mapping[str, Callable[[str], Crystal]]] = {
     "bedrock": _make_factory("bedrock", "clouds"),
     "vertex": _make_factory("vertex", "clouds"),
     "azure": _make_factory("azure", "clouds"),
-    "batch": _make_poster("batched"),
-    "background": _make_poster("background"),
+    "batch": _make_factory("batched", "policy.batched"),
+    "background": _make_factory("background", "policy.background"),
     "ollama": _make_ollama,
     "local": _make_local,
-    "replay": _make_replay,
+    "replay": _make_factory("replay", "replay"),
 }
 """The families, each with the function that makes a crystal from the rest of the name."""

@@ -303,7 +303,7 @@ _GEMINI_WORDS: Final = _split_words(
 )
 
 
-def fit_for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
+def fit_for_gemini(schema: Schema, *, maps: bool) -> Fitted:
     """Return the schema for Gemini. `maps`: the model accepts objects with free keys."""
     try:
         return Fitted(_map_schemas(schema, lambda part: _fit_gemini_part(part, maps=maps, loose=False)))
@@ -311,7 +311,7 @@ def fit_for_gemini(schema: Schema, *, maps: bool = True) -> Fitted:
         return Fitted(None, why=str(problem))
 
 
-def fit_gemini_arguments(schema: Schema, *, maps: bool = True) -> Schema:
+def fit_gemini_arguments(schema: Schema, *, maps: bool) -> Schema:
     """Return the nearest schema that Gemini accepts for a tool's arguments, without unknown keywords."""
     fitted: Schema = _map_schemas(schema, lambda part: _fit_gemini_part(part, maps=maps, loose=True))
     return fitted
@@ -362,7 +362,7 @@ def fit_answer(text: str, schema: Schema) -> tuple[str, str]:
 
     A Markdown fence around the JSON is removed, and so are nulls for omitted properties.
     """
-    bare = _strip_fence(text)
+    bare = strip_fence(text)
     try:
         value = parse_exactly(bare)
     except ValueError as error:
@@ -376,7 +376,8 @@ def fit_answer(text: str, schema: Schema) -> tuple[str, str]:
     return bare, ""
 
 
-def _strip_fence(text: str) -> str:
+def strip_fence(text: str) -> str:
+    """Return a text without the Markdown fence around it."""
     bare = text.strip()
     if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
         bare = bare[bare.index("\n") + 1 : -3].strip()

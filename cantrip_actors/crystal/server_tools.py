@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from cantrip_actors.crystal.encode import merge
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.server_tools import ServerTool
 
@@ -200,8 +201,8 @@ LISTS: Final = frozenset({"tools", "mcp_servers", "plugins", "include"})
 """Fields of a request whose lists are extended."""
 
 
-def join_lists(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the additions to a body; its lists, such as the tools, come after the lists of the body.
+def add_fields(body: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Merge additions into a body; their lists, such as the tools, come after the lists of the body.
 
     So `options={"tools": […]}` adds to the gates and does not replace them.
     """
@@ -212,4 +213,4 @@ def join_lists(body: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, An
         if not isinstance(added, (list, tuple)):
             raise CrystalError(f"options: {name}: expected a list, which is added to the call's own, got {added!r:.80}")
         joined[name] = [*body[name], *(item for item in added if item not in body[name])]
-    return joined
+    merge(body, joined)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from cantrip_actors.crystal.draft import Counts, Draft
-from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer
+from cantrip_actors.crystal.encode import CallAnswer, Writer
 from cantrip_actors.crystal.history import AS_TEXT
+from cantrip_actors.crystal.images import Shown, Takes
 from cantrip_actors.stream.wire import Payload, ResponseDone, ResponseStart
 from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly, read_arguments
 from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition
@@ -100,13 +101,20 @@ def _find_call(text: str, names: set[str]) -> tuple[str, dict[str, Any]] | str:
 class PlainWriter(Writer):
     """Writes a context with its calls and results as text, for servers without tools."""
 
-    provider: ClassVar[str] = ""
-
     def __init__(self, inner: Writer) -> None:
-        super().__init__(inner.model, inner.named)
-        self.rules = AS_TEXT
         self._inner = inner
-        self.takes = inner.takes
+        super().__init__(inner.model, inner.provider, inner.takes)
+        self.rules = AS_TEXT
+        self.marks = inner.marks
+
+    @property
+    def takes(self) -> Takes:
+        """The images and files that the provider accepts, from the writer that writes them."""
+        return self._inner.takes
+
+    @takes.setter
+    def takes(self, takes: Takes) -> None:
+        self._inner.takes = takes
 
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:  # noqa: ARG002
         """Yield an utterance, with its calls as the JSON that represented them."""
@@ -114,27 +122,14 @@ class PlainWriter(Writer):
         text = "\n".join(part for part in (message.content, *calls) if part)
         return self._inner.write_utterance(Message("assistant", text), ())
 
-    def blind(self) -> None:
-        """Send no more images."""
-        self._inner.blind()
-        self.takes = self._inner.takes
+    def mark(self, fragment: bytes) -> bytes:
+        """Return a run with the mark of the provider."""
+        return self._inner.mark(fragment)
 
-    def refuse(self, keys: frozenset[str]) -> None:
-        """Send a line of text for these images and files."""
-        self._inner.refuse(keys)
-        self.takes = self._inner.takes
-
-    def take_files(self, kinds: Sequence[str]) -> None:
-        """Send files of these media types."""
-        self._inner.take_files(kinds)
-        self.takes = self._inner.takes
-
-    def write_messages(
-        self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
-    ) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown]) -> Iterable[bytes]:
         """Yield the results, as text with their images."""
         parts: list[str | Shown] = []
         for answer in answers:
             text = f"[{'error' if answer.is_error else 'result'} of {answer.call.gate}]\n{answer.content}"
             parts.append(Shown(text, answer.images) if answer.images else text)
-        return self._inner.write_messages((), [*parts, *texts], last=last)
+        return self._inner.write_messages((), [*parts, *texts])

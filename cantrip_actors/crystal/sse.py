@@ -208,14 +208,11 @@ class Framing:
             self._parser = _Json()
             return self._parser.feed(start)
         if start[0] == 60:  # "<"
-            raise ProviderError(f"provider answered with a page instead of a stream: {_quote_excerpt(start)}")
+            excerpt = start[:80].decode(errors="replace")
+            raise ProviderError(f"provider answered with a page instead of a stream: {excerpt!r}")
         self._parser = Sse()
         return self._parser.feed(self._head)
 
     def close(self) -> list[ServerSentEvent]:
         """Return the events that the end of the stream completes."""
         return [] if self._parser is None else self._parser.close()
-
-
-def _quote_excerpt(text: bytes) -> str:
-    return repr(text[:80].decode(errors="replace"))

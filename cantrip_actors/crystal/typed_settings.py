@@ -16,16 +16,12 @@ Table = Mapping[str, Callable[[Any, bool], Mapping[str, Any]]]
 """For each setting: its value, and whether the query offers tools, to fields of the request."""
 
 
-def _write_as(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
-    return lambda value, _tools: {name: value}
+def _write_as(name: str, within: str = "") -> Callable[[Any, bool], Mapping[str, Any]]:
+    return lambda value, _tools: {within: {name: value}} if within else {name: value}
 
 
-def _write_sampling(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
-    return lambda value, _tools: {"generationConfig": {name: value}}
-
-
-def _write_option(name: str) -> Callable[[Any, bool], Mapping[str, Any]]:
-    return lambda value, _tools: {"options": {name: value}}
+def _write_tier(value: Any, _tools: bool) -> Mapping[str, Any]:
+    return {"service_tier": {"default": "standard_only"}.get(value, value)}
 
 
 def _write_parallel(value: bool, tools: bool) -> Mapping[str, Any]:
@@ -38,7 +34,7 @@ def _write_anthropic_parallel(value: bool, tools: bool) -> Mapping[str, Any]:
 
 ANTHROPIC: Final[Table] = {
     "parallel_tool_calls": _write_anthropic_parallel,
-    "service_tier": lambda value, _: {"service_tier": {"default": "standard_only"}.get(value, value)},
+    "service_tier": _write_tier,
     "reasoning_summary": lambda value, _: {"thinking": {"display": "omitted" if value == "none" else "summarized"}},
 }
 RESPONSES: Final[Table] = {
@@ -59,7 +55,7 @@ CHAT: Final[Table] = {
 }
 MISTRAL: Final[Table] = {
     "parallel_tool_calls": _write_parallel,
-    "service_tier": lambda value, _: {"service_tier": {"default": "standard_only"}.get(value, value)},
+    "service_tier": _write_tier,
     "frequency_penalty": _write_as("frequency_penalty"),
     "presence_penalty": _write_as("presence_penalty"),
     "logprobs": CHAT["logprobs"],
@@ -71,19 +67,19 @@ COHERE: Final[Table] = {
     "seed": _write_as("seed"),
 }
 OLLAMA: Final[Table] = {
-    "frequency_penalty": _write_option("frequency_penalty"),
-    "presence_penalty": _write_option("presence_penalty"),
+    "frequency_penalty": _write_as("frequency_penalty", "options"),
+    "presence_penalty": _write_as("presence_penalty", "options"),
     "logprobs": CHAT["logprobs"],
-    "seed": _write_option("seed"),
+    "seed": _write_as("seed", "options"),
 }
 GOOGLE: Final[Table] = {
     "service_tier": lambda value, _: {"serviceTier": {"default": "standard"}.get(value, value)},
-    "frequency_penalty": _write_sampling("frequencyPenalty"),
-    "presence_penalty": _write_sampling("presencePenalty"),
+    "frequency_penalty": _write_as("frequencyPenalty", "generationConfig"),
+    "presence_penalty": _write_as("presencePenalty", "generationConfig"),
     "logprobs": lambda value, _: {
         "generationConfig": {"responseLogprobs": True, **({"logprobs": value} if value else {})}
     },
-    "seed": _write_sampling("seed"),
+    "seed": _write_as("seed", "generationConfig"),
     "reasoning_summary": lambda value, _: {
         "generationConfig": {"thinkingConfig": {"includeThoughts": value != "none"}}
     },

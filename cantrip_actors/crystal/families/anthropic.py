@@ -13,24 +13,24 @@ from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.cache_points import CachePoints
 from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, tokens
-from cantrip_actors.crystal.encode import CallAnswer, SamplingSettings, Shown, Writer, encode_json
+from cantrip_actors.crystal.encode import CallAnswer, SamplingSettings, Writer
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.history import fit_block, fit_citations
-from cantrip_actors.crystal.images import Takes
+from cantrip_actors.crystal.images import Shown, Takes
 from cantrip_actors.crystal.prices import UNKNOWN, Model
 from cantrip_actors.crystal.provider import STRICT_REFUSED, Counting, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import fit_for_anthropic
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.crystal.typed_settings import ANTHROPIC, Table
+from cantrip_actors.terms.cut_off import find_cut_off
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, find_named_gate
 
 REFUSED: Final = "refusal"
-CUT_OFF: Final = frozenset({REFUSED, "max_tokens", "model_context_window_exceeded"})
-"""Reasons to stop in the middle of an item."""
 _MOVING: Final = frozenset({"content_block_start", "content_block_delta", "content_block_stop"})
 _SERVED: Final = frozenset({"server_tool_use", "mcp_tool_use"})
 PAUSED: Final = frozenset({"pause_turn", "compaction"})
@@ -76,7 +76,7 @@ class AnthropicDecoder(Decoder):
     def get_own_content(self) -> Any:
         """Return all blocks if one of them is signed, or more than text and calls."""
         blocks = [self._blocks[index] for index in sorted(self._blocks)]
-        if self.metadata.get("stop_reason") in CUT_OFF:  # a call of a server tool is refused without its result
+        if find_cut_off(self.metadata) is not None:  # a call of a server tool is refused without its result
             answered = {block.get("tool_use_id") for block in blocks}
             blocks = [b for b in blocks if b.get("type") not in _SERVED or b.get("id") in answered]
         plain = all(b.get("type") in ("text", "tool_use") and not b.get("citations") for b in blocks)
@@ -122,8 +122,6 @@ class AnthropicDecoder(Decoder):
             self._prefill()
         for index in list(self._items):
             self._stop(index)
-        if self.metadata["stop_reason"] in CUT_OFF:
-            self.draft.cut_off()
         if self.metadata["stop_reason"] == REFUSED and not (self.draft.content or self.draft.calls) and self._refusal:
             self.draft.say("message", self._refusal)
         self.unfinished = self.metadata["stop_reason"] in PAUSED
@@ -241,29 +239,20 @@ _END: Final = b"}]}"
 class AnthropicWriter(Writer):
     """Writes contexts for the Messages API: user and assistant take turns, and results come first in a user message."""
 
-    provider: ClassVar[str] = "anthropic"
-    takes = Takes(
-        largest=5 * 1024 * 1024,
-        widest=8000,
-        files=("application/pdf", "text/*"),
-        fetched=("application/pdf",),
-        ids=frozenset({"anthropic"}),
-    )
-
-    def __init__(self, model: str, *, cache: CachePoints | None = None, provider: str = "") -> None:
-        super().__init__(model, provider)
+    def __init__(self, model: str, provider: str, takes: Takes, cache: CachePoints | None) -> None:
+        super().__init__(model, provider, takes)
         self.marks = 0 if cache is None else cache.messages
-        self._cache = None if cache is None or cache.messages == 0 else cache.mark
+        self._mark = {} if cache is None else cache.mark
 
     def mark(self, fragment: bytes) -> bytes:
         """Return a run with a cache mark on its last block; the end of its JSON is known."""
-        return fragment[: -len(_END)] + b',"cache_control":' + encode_json(self._cache) + _END
+        return fragment[: -len(_END)] + b',"cache_control":' + dump_exactly(self._mark) + _END
 
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance: its own blocks if it has any, else its text and its calls."""
         content = self._replay_blocks(message, ids) or self._write_plain(message, ids)
         if content:  # an empty one is refused
-            yield encode_json({"role": "assistant", "content": content})
+            yield dump_exactly({"role": "assistant", "content": content})
 
     def _write_plain(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]]:
         content: list[dict[str, Any]] = []
@@ -295,9 +284,7 @@ class AnthropicWriter(Writer):
             content.append(block)
         return None if renamed else content  # a call without a block: these are not the blocks of this message
 
-    def write_messages(
-        self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
-    ) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown]) -> Iterable[bytes]:
         """Yield one message with all results and texts."""
         content: list[dict[str, Any]] = []
         for answer in answers:
@@ -312,9 +299,7 @@ class AnthropicWriter(Writer):
                 result.setdefault("content", "[failed without a message]")
             content.append(result)
         content += [_write_block(part) for text in texts for part in self.list_parts(text)]
-        if last and self._cache is not None:
-            content[-1]["cache_control"] = self._cache
-        yield encode_json({"role": "user", "content": content})
+        yield dump_exactly({"role": "user", "content": content})
 
 
 def _write_block(part: str | File) -> dict[str, Any]:
@@ -426,7 +411,13 @@ class Anthropic(Family):
     level: ClassVar[str] = "thinking"
     key_header: ClassVar[tuple[str, str]] = ("x-api-key", "")
     decodes: ClassVar[type[Decoder]] = AnthropicDecoder
-    writes: ClassVar[type[AnthropicWriter]] = AnthropicWriter
+    takes: ClassVar[Takes] = Takes(
+        largest=5 * 1024 * 1024,
+        widest=8000,
+        files=("application/pdf", "text/*"),
+        fetched=("application/pdf",),
+        ids=frozenset({"anthropic"}),
+    )
     fit = staticmethod(fit_for_anthropic)
 
     def __init__(self, model: str, facts: Model, *, cache: CachePoints | None = None, by_schema: bool = False) -> None:
@@ -445,7 +436,7 @@ class Anthropic(Family):
 
     def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
-        return self.writes(self.model, cache=self._cache)
+        return AnthropicWriter(self.model, self.provider, self.takes, self._cache)
 
     def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields: tools, system, messages, the order in which the provider caches."""

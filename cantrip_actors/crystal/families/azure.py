@@ -7,12 +7,12 @@ answers name the model, and have its price.
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.access import BearerToken, TokenAccess, import_extra
 from cantrip_actors.crystal.families.chat import Chat
 from cantrip_actors.crystal.families.responses import Responses
-from cantrip_actors.crystal.prices import Model
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 
 SCOPE: Final = "https://cognitiveservices.azure.com/.default"
@@ -26,10 +26,7 @@ class AzureResponses(Responses):
     keys: ClassVar[tuple[str, ...]] = ("AZURE_OPENAI_API_KEY",)
     counts: ClassVar[bool] = False
     key_header: ClassVar[tuple[str, str]] = ("api-key", "")
-
-    def __init__(self, model: str, facts: Model, *, by_schema: bool = False) -> None:
-        super().__init__(model, facts, by_schema=by_schema)
-        self.refused.discard("include")  # the name does not tell whether it reasons: if not, it refuses the field
+    reasons: ClassVar[re.Pattern[str]] = re.compile("")  # a name does not tell; a model that does not refuses the field
 
 
 class AzureChat(Chat):

@@ -20,21 +20,19 @@ import orjson
 
 from cantrip_actors.crystal.access import Access, import_extra, run_in_thread
 from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, tokens
-from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
+from cantrip_actors.crystal.encode import CallAnswer, Writer
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.families.anthropic import Anthropic
 from cantrip_actors.crystal.history import fit_block, fit_name
-from cantrip_actors.crystal.images import OFFICE, Takes, name_file
+from cantrip_actors.crystal.images import OFFICE, Shown, Takes, name_file
 from cantrip_actors.crystal.provider import Counting, ProviderQuery
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.sse import Framing, ServerSentEvent
 from cantrip_actors.crystal.typed_settings import Table
 from cantrip_actors.terms.errors import CrystalError, ProviderError
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, find_named_gate
-
-CUT_OFF: Final = frozenset({"max_tokens", "model_context_window_exceeded", "guardrail_intervened", "content_filtered"})
-"""Reasons to stop in the middle of an item."""
 
 FLUKES: Final = frozenset({"malformed_model_output", "malformed_tool_use"})
 """Reasons to stop for which another attempt may succeed."""
@@ -146,7 +144,7 @@ class BedrockDecoder(Decoder):
             call, thought = mapping(block.get("toolUse")), mapping(block.get("reasoningContent"))
             if call:
                 self._start(index, {"toolUse": call})
-                self._extend_block(index, {"toolUse": {"input": encode_json(call.get("input") or {}).decode()}})
+                self._extend_block(index, {"toolUse": {"input": dump_exactly(call.get("input") or {}).decode()}})
             elif thought:
                 reasoning = mapping(thought.get("reasoningText"))
                 for name, part in {**reasoning, "redactedContent": thought.get("redactedContent")}.items():
@@ -180,8 +178,6 @@ class BedrockDecoder(Decoder):
         self.note(stop_reason=reason)
         for index in list(self._items):
             self._stop(index)
-        if reason in CUT_OFF:
-            self.draft.cut_off()
         self.complete = True
 
     # Its blocks
@@ -257,15 +253,15 @@ def _is_theirs(block: Mapping[str, Any]) -> bool:
 class BedrockWriter(Writer):
     """Writes contexts for Converse: user and assistant take turns, and results come first in a user message."""
 
-    provider: ClassVar[str] = "bedrock"
-    takes = Takes(largest=5 * 1024 * 1024, widest=8000, addresses=False, files=tuple(DOCUMENTS))
-
-    def __init__(self, model: str, *, point: Mapping[str, Any] | None = None) -> None:
-        super().__init__(model)
-        if "nova" in model:
-            self.takes = replace(self.takes, files=(*DOCUMENTS, *VIDEOS))
+    def __init__(self, model: str, provider: str, takes: Takes, point: Mapping[str, Any] | None) -> None:
+        super().__init__(model, provider, takes)
+        self.marks = 1
         self.point = point
         """The cache mark after the last block of a context; None if the model has no cache."""
+
+    def mark(self, fragment: bytes) -> bytes:
+        """Return a run with a cache mark after its last block; the end of its JSON is known."""
+        return fragment if self.point is None else fragment[:-2] + b',{"cachePoint":%b}]}' % dump_exactly(self.point)
 
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance: its own blocks if it has any, else its text and its calls."""
@@ -276,7 +272,7 @@ class BedrockWriter(Writer):
                 _write_call(own, call.gate, call.args) for call, own in zip(message.tool_calls, ids, strict=True)
             ]
         if content:  # an empty one is refused
-            yield encode_json({"role": "assistant", "content": content})
+            yield dump_exactly({"role": "assistant", "content": content})
 
     def _replay_blocks(self, message: Message, ids: Sequence[str]) -> list[dict[str, Any]] | None:
         blocks = self.find_own_content(message)
@@ -302,9 +298,7 @@ class BedrockWriter(Writer):
                 content.append(block)
         return None if renamed else content
 
-    def write_messages(
-        self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
-    ) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown]) -> Iterable[bytes]:
         """Yield one message with all results and texts."""
         content: list[dict[str, Any]] = []
         for answer in answers:
@@ -316,9 +310,7 @@ class BedrockWriter(Writer):
         content += [_write_block(part) for text in texts for part in self.list_parts(text)]
         if any("document" in block for block in content) and not any("text" in block for block in content):
             content.append({"text": "[a document without words]"})  # Converse requires a text with it
-        if last and self.point is not None:
-            content.append({"cachePoint": self.point})
-        yield encode_json({"role": "user", "content": content})
+        yield dump_exactly({"role": "user", "content": content})
 
 
 def _write_call(own: str, name: str, args: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -366,6 +358,7 @@ class Bedrock(Anthropic):
         "schema": r"textformat|output_?config|json_?schema",
     }
     decodes: ClassVar[type[Decoder]] = BedrockDecoder
+    takes: ClassVar[Takes] = Takes(largest=5 * 1024 * 1024, widest=8000, addresses=False, files=tuple(DOCUMENTS))
     serves: ClassVar[str] = ""
     written: ClassVar[Table] = {"service_tier": lambda value, _: {"serviceTier": {"type": value}}}
 
@@ -401,10 +394,11 @@ class Bedrock(Anthropic):
 
     def make_writer(self) -> BedrockWriter:
         """Return the writer of contexts for this model."""
-        if self._cache is None or not (self.is_claude or "nova" in self.model):
-            return BedrockWriter(self.model)
-        ttl = {} if self._cache.ttl == "5m" else {"ttl": self._cache.ttl}
-        return BedrockWriter(self.model, point={"type": "default", **ttl})
+        is_nova, point = "nova" in self.model, None
+        if self._cache is not None and (self.is_claude or is_nova):
+            point = {"type": "default", **({} if self._cache.ttl == "5m" else {"ttl": self._cache.ttl})}
+        takes = replace(self.takes, files=(*DOCUMENTS, *VIDEOS)) if is_nova else self.takes
+        return BedrockWriter(self.model, self.provider, takes, point)
 
     def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield system and tools with cache marks, and sampling in an object of its own."""
@@ -422,7 +416,7 @@ class Bedrock(Anthropic):
         if settings.effort not in (None, "none"):
             yield "thinking", self._write_thinking_fields(str(settings.effort), budget)
         if settings.schema is not None and (schema := self.fit_schema(settings.schema).schema) is not None:
-            answer_schema = {"name": "answer", "schema": encode_json(schema).decode()}
+            answer_schema = {"name": "answer", "schema": dump_exactly(schema).decode()}
             wanted = {"type": "json_schema", "structure": {"jsonSchema": answer_schema}}
             yield "schema", {"outputConfig": {"textFormat": wanted}}
         point = self.encoder.writer.point if isinstance(self.encoder.writer, BedrockWriter) else None
@@ -463,10 +457,6 @@ class Bedrock(Anthropic):
         self.encoder.forget()
         return "cache"
 
-    def continue_turn(self, query: ProviderQuery, response: Response) -> ProviderQuery | None:  # noqa: ARG002
-        """Return None: Converse does not interrupt a turn."""
-        return None
-
 
 class SignedAccess(Access):
     """Access by a signature (SigV4) with the credentials that `find`, which may block, returns; None is an error.
@@ -484,8 +474,8 @@ class SignedAccess(Access):
 
     async def make_headers(self, method: str, url: str, body: bytes) -> Mapping[str, str]:
         """Return the headers: the signature, its time, and the token of temporary credentials."""
-        credentials = self._credentials
-        if credentials is None or credentials.refresh_needed():
+        refresh_needed = getattr(self._credentials, "refresh_needed", lambda: False)  # others do not expire
+        if self._credentials is None or refresh_needed():
             await run_in_thread(self._renew)
         return self._sign(method, url, body)
 
@@ -517,7 +507,7 @@ class SignedAccess(Access):
             raise ProviderError(f"bedrock: the AWS credentials could not be fetched: {error}") from error
         except exceptions.BotoCoreError as error:
             raise CrystalError(f"bedrock: no AWS credentials: {error}") from error
-        self._credentials = credentials if hasattr(credentials, "refresh_needed") else _Lasting(credentials)
+        self._credentials = credentials
 
     def forget(self) -> None:
         """Forget the credentials: the next request looks for them again."""
@@ -531,14 +521,3 @@ class SignedAccess(Access):
             return {}
         named = {"AWS_SECRET_ACCESS_KEY": key.secret_key, "AWS_SESSION_TOKEN": key.token}
         return {name: value for name, value in named.items() if value}
-
-
-class _Lasting:
-    """Credentials that do not expire."""
-
-    def __init__(self, credentials: Any) -> None:
-        self.get_frozen_credentials = credentials.get_frozen_credentials
-
-    def refresh_needed(self) -> bool:
-        """False."""
-        return False

@@ -14,21 +14,20 @@ from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.client import ProviderRequest
 from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, count_modalities, join_surrogates, tokens
-from cantrip_actors.crystal.encode import CallAnswer, Encoded, Shown, Writer, encode_json
+from cantrip_actors.crystal.encode import CallAnswer, Encoded, Writer
 from cantrip_actors.crystal.failures import make_failure
-from cantrip_actors.crystal.images import Takes, estimate_by_patches, make_data_url, name_file
+from cantrip_actors.crystal.images import Shown, Takes, estimate_by_patches, make_data_url, name_file
 from cantrip_actors.crystal.provider import STRICT_REFUSED, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import fit_for_openai
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.crystal.typed_settings import CHAT, Table, read_logprobs
 from cantrip_actors.terms.arguments import is_finite
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, Response, ToolDefinition, find_named_gate
 
-CUT_OFF: Final = frozenset({"length", "model_length", "content_filter"})
-"""Reasons to stop in the middle of an item."""
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
 _NULL: Final = re.compile(r"content.*(null|none|string|required)|none is not an allowed|nonetype", re.IGNORECASE)
@@ -151,7 +150,7 @@ class ChatDecoder(Decoder):
         if len(delta) > 1 and any(part and name not in ("role", "content") for name, part in delta.items()):
             return False
         self._is_steady = True
-        self.draft.extend(text, content)
+        self.draft.add(text, content)
         return True
 
     def _is_of_message(self, choice: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
@@ -181,8 +180,6 @@ class ChatDecoder(Decoder):
                 self.draft.say("message", "".join(self._refusal))
             for call in list(self._calls):  # not earlier: the pieces of several calls may alternate
                 self._settle(call)
-            if self.metadata.get("stop_reason") in CUT_OFF:
-                self.draft.cut_off()
         return super().build_response()
 
     def get_own_content(self) -> Any:
@@ -380,7 +377,7 @@ class ChatDecoder(Decoder):
         if isinstance(part.get("extra_content"), dict):
             call.extra.update(part["extra_content"])
         if arguments is not None and not isinstance(arguments, str):  # an object, in one piece
-            arguments = encode_json(arguments).decode()
+            arguments = dump_exactly(arguments).decode()
         if arguments:
             call.arguments.append(arguments)
         self._show(call)
@@ -501,12 +498,9 @@ NO_EXTRAS: Final[Mapping[str, Any]] = {}
 class ChatWriter(Writer):
     """Writes contexts as lists of messages. `empty` is the content of an utterance without text."""
 
-    provider: ClassVar[str] = "openai-chat"
-
-    def __init__(self, model: str, provider: str = "", *, empty: str | None = None, takes: Takes | None = None) -> None:
-        super().__init__(model, provider)
-        self.takes = takes or Takes()
-        self.empty: str | None = empty
+    def __init__(self, model: str, provider: str, takes: Takes, empty: str | None = None) -> None:
+        super().__init__(model, provider, takes)
+        self.empty = empty
         self.reasons = bool(_REASONS.match(model))
         """Whether each utterance is sent with its reasoning; it is empty if another model wrote it."""
 
@@ -520,7 +514,7 @@ class ChatWriter(Writer):
             utterance.update(self._list_own_fields(own, message))
         if ids:
             utterance["tool_calls"] = self.write_calls(message, ids, own.get("extra_content") or {})
-        yield encode_json(utterance)
+        yield dump_exactly(utterance)
 
     def write_calls(
         self, message: Message, ids: Sequence[str], extras: Mapping[str, Any] = NO_EXTRAS
@@ -556,13 +550,7 @@ class ChatWriter(Writer):
         """Return whether the message itself has the images."""
         return "images" in mapping(self.find_own_content(message))
 
-    def write_messages(
-        self,
-        answers: Sequence[CallAnswer],
-        texts: Sequence[str | Shown],
-        *,
-        last: bool,  # noqa: ARG002
-    ) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown]) -> Iterable[bytes]:
         """Yield the results, one message each, then their images, which a result cannot contain, then the texts."""
         shown: list[str | File] = []
         for answer in answers:
@@ -570,13 +558,13 @@ class ChatWriter(Writer):
             if isinstance(first, File):
                 what = "an image" if isinstance(first, Image) else "a file"
                 first, rest = f"[{what}, which follows]", [first, *rest]
-            yield encode_json({"role": "tool", "tool_call_id": answer.id, "content": first})
+            yield dump_exactly({"role": "tool", "tool_call_id": answer.id, "content": first})
             if rest:
                 shown += [f"[from the result of {answer.call.gate}, call {answer.id}]", *rest]
         if shown:
-            yield encode_json({"role": "user", "content": self.write_content(shown)})
+            yield dump_exactly({"role": "user", "content": self.write_content(shown)})
         for text in texts:
-            yield encode_json({"role": "user", "content": self.write_content(self.list_parts(text))})
+            yield dump_exactly({"role": "user", "content": self.write_content(self.list_parts(text))})
 
     def write_content(self, parts: Sequence[str | File]) -> str | list[dict[str, Any]]:
         """Return texts, images and files: bare text where there is nothing else, which every server knows."""
@@ -613,12 +601,12 @@ def _name_format(media_type: str) -> str:
 
 def write_functions(tools: Sequence[ToolDefinition]) -> list[dict[str, Any]]:
     """Return the tools as functions."""
-    return [{"type": "function", "function": _write_function(tool)} for tool in tools]
-
-
-def _write_function(tool: ToolDefinition) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {**function, "strict": True} if tool.is_strict else function
+    functions = [
+        {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        | ({"strict": True} if tool.is_strict else {})
+        for tool in tools
+    ]
+    return [{"type": "function", "function": function} for function in functions]
 
 
 LIMITS: Final = ("max_completion_tokens", "max_tokens")
@@ -648,8 +636,7 @@ class Chat(Family):
         "effort": r"reasoning",
     }
 
-    files: ClassVar[Takes] = Takes(files=("application/pdf", "audio/wav", "audio/mpeg"), ids=frozenset({"openai"}))
-    """The images and other files that the server takes."""
+    takes: ClassVar[Takes] = Takes(files=("application/pdf", "audio/wav", "audio/mpeg"), ids=frozenset({"openai"}))
     written: ClassVar[Table] = CHAT
     writes: ClassVar[type[ChatWriter]] = ChatWriter
     empty: ClassVar[str | None] = None
@@ -661,7 +648,7 @@ class Chat(Family):
 
     def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
-        return self.writes(self.model, self.provider, empty=self.empty, takes=self.files)
+        return self.writes(self.model, self.provider, self.takes, self.empty)
 
     def encode(self, query: ProviderQuery) -> Encoded:
         """Return the encoded context, with the system prompt as its first message."""
@@ -672,7 +659,7 @@ class Chat(Family):
 
     def write_system(self, text: str) -> bytes:
         """Return the system prompt as a message."""
-        return encode_json({"role": "system", "content": text})
+        return dump_exactly({"role": "system", "content": text})
 
     def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:  # noqa: ARG002
         """Yield the fields other than the messages."""

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, tokens
-from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, write_functions
 from cantrip_actors.crystal.images import Takes, estimate_by_pixels
@@ -14,6 +13,7 @@ from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.schemas import keep_schema
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import COHERE, Table
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.messages import Message, find_named_gate
 
 FAILED: Final[Mapping[str, int]] = {"ERROR": 500, "ERROR_TOXIC": 400, "TIMEOUT": 504}
@@ -116,8 +116,6 @@ class CohereDecoder(Decoder):
         if isinstance(reason, str) and reason in FAILED:
             message = end.get("error") or f"the answer ended with {reason}"
             raise make_failure(self.draft.provider, FAILED[reason], {"message": message})
-        if reason == "MAX_TOKENS":
-            self.draft.cut_off()
         self._end()
         self.note(stop_reason=reason)
         self.complete = self.over = True
@@ -130,8 +128,6 @@ class CohereDecoder(Decoder):
 
 class CohereWriter(ChatWriter):
     """Contexts as lists of messages with roles."""
-
-    provider: ClassVar[str] = "cohere"
 
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance: a plan and calls, or a text."""
@@ -146,7 +142,7 @@ class CohereWriter(ChatWriter):
         elif message.content:
             utterance["content"] = message.content
         if len(utterance) > 1:
-            yield encode_json(utterance)
+            yield dump_exactly(utterance)
 
 
 class Cohere(Chat):
@@ -157,7 +153,7 @@ class Cohere(Chat):
     seller: ClassVar[str | None] = "cohere"
     base_url: ClassVar[str] = "https://api.cohere.com/v2"
     keys: ClassVar[tuple[str, ...]] = ("CO_API_KEY", "COHERE_API_KEY")
-    files: ClassVar[Takes] = Takes()
+    takes: ClassVar[Takes] = Takes()
     lessons: ClassVar[Mapping[str, str]] = {
         "temperature": r"temperature",
         "top_p": r"\bp\b",

@@ -14,16 +14,17 @@ from itertools import pairwise
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, count_modalities, tokens
-from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
+from cantrip_actors.crystal.encode import CallAnswer, Writer
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.history import is_sent_name
-from cantrip_actors.crystal.images import Takes, estimate_by_tiles
+from cantrip_actors.crystal.images import Shown, Takes, estimate_by_tiles
 from cantrip_actors.crystal.provider import Counting, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import Fitted, fit_for_gemini, fit_gemini_arguments
 from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import GOOGLE, Table, read_google_logprobs
 from cantrip_actors.terms.errors import ProviderError
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message, Response, ToolCall, ToolDefinition, find_named_gate
 
@@ -53,6 +54,7 @@ class GoogleDecoder(Decoder):
 
     provider: ClassVar[str] = "google"
     seam: ClassVar[str] = ""
+    cuts_calls: ClassVar[bool] = False
 
     def __init__(self, model: str = "", **more: Any) -> None:
         super().__init__(model, **more)
@@ -128,7 +130,7 @@ class GoogleDecoder(Decoder):
         if "usageMetadata" in value:
             self._count_tokens(value["usageMetadata"])
         self._is_steady = True
-        self.draft.extend(item, text)
+        self.draft.add(item, text)
         self._more.append(text)
         return True
 
@@ -270,7 +272,7 @@ class GoogleDecoder(Decoder):
             self._call = self.draft.call(name, call.get("id"))
             self._arguments = dict(call.get("args") or {})
             if self._arguments:
-                self.draft.add(self._call, encode_json(self._arguments).decode())
+                self.draft.add(self._call, dump_exactly(self._arguments).decode())
             rest = {key: value for key, value in part.items() if key != "functionCall"}
             self._parts.append({"functionCall": {"name": name, "args": self._arguments}, **rest})
             if call.get("id"):
@@ -339,16 +341,8 @@ def _get_or_add(place: Any, step: str | int, empty: Any) -> Any:
 class GoogleWriter(Writer):
     """Writes contexts as contents with parts. `signed`: the model refuses a history without signatures."""
 
-    provider: ClassVar[str] = "google"
-    takes = Takes(
-        kinds=frozenset({"image/png", "image/jpeg", "image/webp"}),
-        files=("application/pdf", "audio/*", "video/*"),
-        fetched=("*/*",),
-        ids=frozenset({"google"}),
-    )
-
-    def __init__(self, model: str, *, signed: bool = False) -> None:
-        super().__init__(model)
+    def __init__(self, model: str, provider: str, takes: Takes, *, signed: bool) -> None:
+        super().__init__(model, provider, takes)
         self._signed = signed
 
     def can_show_images(self, message: Message, ids: Sequence[str]) -> bool:  # noqa: ARG002
@@ -366,7 +360,7 @@ class GoogleWriter(Writer):
                     call_part["thoughtSignature"] = UNSIGNED
                 parts.append(call_part)
         if parts:
-            yield encode_json({"role": "model", "parts": parts})
+            yield dump_exactly({"role": "model", "parts": parts})
 
     def _replay_parts(self, message: Message) -> list[dict[str, Any]] | None:
         parts = self.find_own_content(message)
@@ -386,13 +380,7 @@ class GoogleWriter(Writer):
             for part in parts
         ]
 
-    def write_messages(
-        self,
-        answers: Sequence[CallAnswer],
-        texts: Sequence[str | Shown],
-        *,
-        last: bool,  # noqa: ARG002
-    ) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown]) -> Iterable[bytes]:
         """Yield one content: results in the order of their calls, which is how Gemini matches them, then texts."""
         parts: list[dict[str, Any]] = []
         beside: list[dict[str, Any]] = []
@@ -408,7 +396,7 @@ class GoogleWriter(Writer):
             beside += others
         parts += beside
         parts += [_write_part(part) for text in texts for part in self.list_parts(text)]
-        yield encode_json({"role": "user", "parts": parts})
+        yield dump_exactly({"role": "user", "parts": parts})
 
     def _split_files(self, answer: CallAnswer) -> tuple[str, list[dict[str, Any]], list[dict[str, Any]]]:
         """Return the text of a result, its images, and the files that follow it, with a text that names the call.
@@ -448,7 +436,7 @@ def _write_part(part: str | File) -> dict[str, Any]:
     return {"inlineData": {"mimeType": part.media_type, "data": part.base64()}}
 
 
-def write_declarations(tools: Sequence[ToolDefinition], *, maps: bool = True) -> list[dict[str, Any]]:
+def write_declarations(tools: Sequence[ToolDefinition], *, maps: bool) -> list[dict[str, Any]]:
     """Return the tools as declarations. `maps`: the model accepts objects with free keys."""
     declarations = []
     for tool in tools:
@@ -457,9 +445,6 @@ def write_declarations(tools: Sequence[ToolDefinition], *, maps: bool = True) ->
             declaration["parametersJsonSchema"] = fit_gemini_arguments(tool.parameters, maps=maps)
         declarations.append(declaration)
     return [{"functionDeclarations": declarations}]
-
-
-_without_maps: Final = partial(write_declarations, maps=False)
 
 
 _BUDGET: Final[Mapping[str, int]] = {"none": 0, "minimal": 512, "low": 1024, "medium": 8192, "high": 24_576}
@@ -488,7 +473,12 @@ class Google(Family):
     items: ClassVar[str] = "contents"
     key_header: ClassVar[tuple[str, str]] = ("x-goog-api-key", "")  # in the address it would end up in logs
     decodes: ClassVar[type[Decoder]] = GoogleDecoder
-    writes: ClassVar[type[GoogleWriter]] = GoogleWriter
+    takes: ClassVar[Takes] = Takes(
+        kinds=frozenset({"image/png", "image/jpeg", "image/webp"}),
+        files=("application/pdf", "audio/*", "video/*"),
+        fetched=("*/*",),
+        ids=frozenset({"google"}),
+    )
 
     @property
     def path(self) -> str:
@@ -531,7 +521,7 @@ class Google(Family):
 
     def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
-        return self.writes(self.model, signed=not self.old)
+        return GoogleWriter(self.model, self.provider, self.takes, signed=not self.old)
 
     def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields; sampling has an object of its own."""
@@ -559,10 +549,8 @@ class Google(Family):
         if system:
             yield "", {"systemInstruction": {"parts": [{"text": system}]}}
         if query.tools:
-            yield (
-                "",
-                {"tools": self.encoder.encode_tools(query.tools, write_declarations if self._maps else _without_maps)},
-            )
+            declare = partial(write_declarations, maps=self._maps)
+            yield "", {"tools": self.encoder.encode_tools(query.tools, declare)}
             mode = {"required": "ANY", "none": "NONE"}.get(query.choice or "")
             if mode is not None:  # never without tools
                 yield "tool_choice", {"toolConfig": {"functionCallingConfig": {"mode": mode}}}

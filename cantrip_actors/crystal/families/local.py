@@ -25,7 +25,7 @@ class Local(Chat):
     needs_key: ClassVar[bool] = False
     doubtful: ClassVar[bool] = True
     most: ClassVar[str] = "max_tokens"
-    files: ClassVar[Takes] = Takes()
+    takes: ClassVar[Takes] = Takes()
     empty: ClassVar[str | None] = ""
 
     def write_thinking(self, effort: str) -> Mapping[str, object]:

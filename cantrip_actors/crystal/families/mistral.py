@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from cantrip_actors.crystal.draft import Decoder, tokens
-from cantrip_actors.crystal.encode import CallAnswer, Shown, encode_json
+from cantrip_actors.crystal.encode import CallAnswer
 from cantrip_actors.crystal.families.chat import Chat, ChatDecoder, ChatWriter, list_content_parts
-from cantrip_actors.crystal.images import Takes, estimate_by_pixels, make_data_url, name_file
+from cantrip_actors.crystal.images import Shown, Takes, estimate_by_pixels, make_data_url, name_file
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import MISTRAL, Table
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message
@@ -55,8 +56,6 @@ class MistralDecoder(ChatDecoder):
 class MistralWriter(ChatWriter):
     """Contexts as lists of messages with roles."""
 
-    provider: ClassVar[str] = "mistral"
-
     def write_utterance_content(self, message: Message, own: Mapping[str, Any]) -> Any:
         """Return the content of an utterance: its thoughts, then its text."""
         thoughts = own.get("content")
@@ -67,13 +66,7 @@ class MistralWriter(ChatWriter):
     def _list_own_fields(self, own: Mapping[str, Any], message: Message) -> dict[str, Any]:  # noqa: ARG002
         return {}
 
-    def write_messages(
-        self,
-        answers: Sequence[CallAnswer],
-        texts: Sequence[str | Shown],
-        *,
-        last: bool,  # noqa: ARG002
-    ) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown]) -> Iterable[bytes]:
         """Results, one message each, with their images and files, then texts."""
         for answer in answers:
             content = self.write_content(self.list_result_parts(answer, answer.text))
@@ -83,11 +76,11 @@ class MistralWriter(ChatWriter):
                 "name": answer.call.gate,
                 "content": content,
             }
-            yield encode_json(result)
+            yield dump_exactly(result)
         if answers and texts:  # a user's message must not follow a result
             yield b'{"role":"assistant","content":"OK"}'
         for text in texts:
-            yield encode_json({"role": "user", "content": self.write_content(self.list_parts(text))})
+            yield dump_exactly({"role": "user", "content": self.write_content(self.list_parts(text))})
 
     def write_part(self, file: File) -> dict[str, Any]:
         """Return an image, a recording or a document."""
@@ -108,7 +101,7 @@ class Mistral(Chat):
     base_url: ClassVar[str] = "https://api.mistral.ai/v1"
     keys: ClassVar[tuple[str, ...]] = ("MISTRAL_API_KEY",)
     most: ClassVar[str] = "max_tokens"
-    files: ClassVar[Takes] = Takes(
+    takes: ClassVar[Takes] = Takes(
         files=("application/pdf", "audio/wav", "audio/mpeg"),
         fetched=("application/pdf",),
         ids=frozenset({"mistral"}),
@@ -117,10 +110,7 @@ class Mistral(Chat):
     writes: ClassVar[type[ChatWriter]] = MistralWriter
     empty: ClassVar[str | None] = ""
     decodes: ClassVar[type[Decoder]] = MistralDecoder
-
-    def __init__(self, model: str, facts: Any, **more: Any) -> None:
-        super().__init__(model, facts, **more)
-        self.refused.add("stream_options")  # its streams report the usage without being asked
+    lacks: ClassVar[frozenset[str]] = frozenset({"stream_options"})  # its streams report the usage without being asked
 
     def write_thinking(self, effort: str) -> Mapping[str, Any]:
         """The fields for the level of thinking; models that always think take `prompt_mode` instead of a level."""

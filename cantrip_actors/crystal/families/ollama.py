@@ -10,14 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from cantrip_actors.crystal.draft import Counts, Decoder, tokens
-from cantrip_actors.crystal.encode import CallAnswer, Shown, encode_json
+from cantrip_actors.crystal.encode import CallAnswer
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter, write_functions
-from cantrip_actors.crystal.images import Takes, estimate_by_pixels
+from cantrip_actors.crystal.images import Shown, Takes, estimate_by_pixels
 from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.schemas import keep_schema
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.crystal.typed_settings import OLLAMA, Table, read_logprobs
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import Message
 
@@ -47,7 +48,7 @@ class OllamaDecoder(Decoder):
     def _add_call(self, function: Mapping[str, Any], call_id: Any) -> None:
         item = self.draft.call(function.get("name"), call_id)
         arguments = function.get("arguments")
-        self.draft.add(item, arguments if isinstance(arguments, str) else encode_json(arguments or {}).decode())
+        self.draft.add(item, arguments if isinstance(arguments, str) else dump_exactly(arguments or {}).decode())
         self.draft.end(item)
 
     def _end_message(self, value: Mapping[str, Any]) -> None:
@@ -65,8 +66,6 @@ class OllamaDecoder(Decoder):
 class OllamaWriter(ChatWriter):
     """Contexts as lists of messages with roles; a message has its images in a field of their own."""
 
-    provider: ClassVar[str] = "ollama"
-
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """An utterance; the arguments of its calls are objects."""
         if not message.content and not ids:
@@ -80,21 +79,15 @@ class OllamaWriter(ChatWriter):
                 {"function": {"name": call.gate, "arguments": {} if call.args is None else call.args}}
                 for call in message.tool_calls
             ]
-        yield encode_json(utterance)
+        yield dump_exactly(utterance)
 
-    def write_messages(
-        self,
-        answers: Sequence[CallAnswer],
-        texts: Sequence[str | Shown],
-        *,
-        last: bool,  # noqa: ARG002
-    ) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown]) -> Iterable[bytes]:
         """Results, one message each, with their images, then texts."""
         for answer in answers:
             parts = self.list_result_parts(answer, answer.text)
-            yield encode_json({"role": "tool", "tool_name": answer.call.gate, **_write_content(parts)})
+            yield dump_exactly({"role": "tool", "tool_name": answer.call.gate, **_write_content(parts)})
         for text in texts:
-            yield encode_json({"role": "user", **_write_content(self.list_parts(text))})
+            yield dump_exactly({"role": "user", **_write_content(self.list_parts(text))})
 
 
 def _write_content(parts: Sequence[str | File]) -> dict[str, Any]:
@@ -113,19 +106,19 @@ class Ollama(Chat):
     base_url: ClassVar[str] = "http://localhost:11434"
     keys: ClassVar[tuple[str, ...]] = ("OLLAMA_API_KEY",)
     needs_key: ClassVar[bool] = False
-    files: ClassVar[Takes] = Takes(addresses=False)
+    takes: ClassVar[Takes] = Takes(addresses=False)
     lessons: ClassVar[Mapping[str, str]] = {"effort": r"think", "schema": r"format|grammar"}
     level: ClassVar[str] = ""  # a model that refuses the level cannot think at all
     written: ClassVar[Table] = OLLAMA
     writes: ClassVar[type[ChatWriter]] = OllamaWriter
     path = "/api/chat"
     decodes: ClassVar[type[Decoder]] = OllamaDecoder
+    lacks: ClassVar[frozenset[str]] = frozenset({"tool_choice"})
     fit = staticmethod(keep_schema)
 
     def __init__(self, model: str, facts: Any, *, context: int | None = None, **more: Any) -> None:
         super().__init__(model, facts, **more)
         self.context = context
-        self.refused.add("tool_choice")
 
     @property
     def levels(self) -> Mapping[str, str]:

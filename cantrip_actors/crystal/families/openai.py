@@ -12,15 +12,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.scripted import Scripted, scripted
 from cantrip_actors.crystal.shapes import objects
 from cantrip_actors.crystal.sse import ServerSentEvent
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError, suggest_nearest
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.messages import Response
 
-_METADATA: Final = {"id": "id", "model": "model", "served_by": "provider", "stop_reason": "stop_reason"}
-_METADATA["refusal"] = "refusal"
+_METADATA: Final[Mapping[str, str]] = {
+    **{name: name for name in ("id", "model", "stop_reason", "refusal")},
+    "served_by": "provider",
+}
 """The fields of the decoder's metadata that are kept, and their names."""
 
 _SIGNED: Final = frozenset({"reasoning_details", "extra_content"})
@@ -38,7 +40,7 @@ def normalise_chat(body: Any) -> Response:
     if not isinstance(body, Mapping):
         raise CrystalError(f"provider returned {type(body).__name__}: expected a Chat Completions object")
     decoder = ChatDecoder(utterance=0, provider="provider")
-    decoder.feed(ServerSentEvent(encode_json(body)))
+    decoder.feed(ServerSentEvent(dump_exactly(body)))
     if not decoder.complete:
         raise CrystalError("crystal returned neither content nor tool_calls: the provider's answer has no choices")
     try:

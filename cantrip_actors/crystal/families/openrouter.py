@@ -7,19 +7,19 @@ words.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import orjson
 
 from cantrip_actors.crystal.cache_points import CachePoints
-from cantrip_actors.crystal.client import ProviderRequest
-from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
+from cantrip_actors.crystal.encode import Writer
 from cantrip_actors.crystal.families.chat import Chat, ChatWriter
 from cantrip_actors.crystal.images import Takes, estimate_by_pixels
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import ProviderQuery
 from cantrip_actors.crystal.typed_settings import CHAT, Table
+from cantrip_actors.terms.exact_json import dump_exactly
 from cantrip_actors.terms.messages import must_call
 
 
@@ -34,27 +34,20 @@ def _mark(fragment: bytes, mark: Mapping[str, Any]) -> bytes:
     parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
     if not content or not parts:
         return fragment
-    return encode_json({**message, "content": [*parts[:-1], {**parts[-1], "cache_control": mark}]})
+    return dump_exactly({**message, "content": [*parts[:-1], {**parts[-1], "cache_control": mark}]})
 
 
 class OpenRouterWriter(ChatWriter):
     """Writes contexts with cache marks for the providers that need them."""
 
-    def __init__(self, model: str, provider: str, *, takes: Takes, cache: CachePoints | None) -> None:
-        super().__init__(model, provider, takes=takes)
+    def __init__(self, model: str, provider: str, takes: Takes, cache: CachePoints | None) -> None:
+        super().__init__(model, provider, takes)
         self.marks = 0 if cache is None else cache.messages
         self._cache = cache
 
     def mark(self, fragment: bytes) -> bytes:
         """Return the last message of a run with a cache mark."""
         return fragment if self._cache is None else _mark(fragment, self._cache.mark)
-
-    def write_messages(
-        self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown], *, last: bool
-    ) -> Iterable[bytes]:
-        """Yield the messages; the last one before the answer has a cache mark."""
-        *earlier, newest = super().write_messages(answers, texts, last=last)
-        return [*earlier, self.mark(newest) if last and self.marks != 0 else newest]
 
 
 class OpenRouter(Chat):
@@ -68,7 +61,7 @@ class OpenRouter(Chat):
     keys: ClassVar[tuple[str, ...]] = ("OPENROUTER_API_KEY",)
     most: ClassVar[str] = "max_tokens"
     doubtful: ClassVar[bool] = True
-    files: ClassVar[Takes] = Takes(
+    takes: ClassVar[Takes] = Takes(
         files=("application/pdf", "audio/*", "video/*"), fetched=("application/pdf", "video/*")
     )
     serves: ClassVar[str] = "openrouter"
@@ -80,7 +73,7 @@ class OpenRouter(Chat):
 
     def make_writer(self) -> Writer:
         """Return the writer of contexts for this model."""
-        return OpenRouterWriter(self.model, self.provider, takes=self.files, cache=self._cache)
+        return OpenRouterWriter(self.model, self.provider, self.takes, self._cache)
 
     def write_system(self, text: str) -> bytes:
         """Return the system prompt with a cache mark."""
@@ -88,10 +81,10 @@ class OpenRouter(Chat):
             return super().write_system(text)
         return _mark(super().write_system(text), self._cache.mark)
 
-    def make_request(self, query: ProviderQuery) -> ProviderRequest:
-        """Return the request, which also asks for the cost."""
-        more: dict[str, Any] = {"usage": {"include": True}, **query.settings.more}
-        return super().make_request(query._replace(settings=query.settings._replace(more=more)))
+    def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the fields, which also ask for the cost."""
+        yield from super().write_fields(query, system)
+        yield "", {"usage": {"include": True}}
 
     def exclude(self, query: ProviderQuery) -> frozenset[str]:
         """Return the parameters to leave out: OpenRouter drops reasoning if a call is forced."""

@@ -17,10 +17,10 @@ import orjson
 
 from cantrip_actors.crystal.client_tools import APPROVAL_REQUEST, make_output_item
 from cantrip_actors.crystal.draft import Counts, Decoder, DraftItem, count_modalities, tokens
-from cantrip_actors.crystal.encode import CallAnswer, Shown, Writer, encode_json
+from cantrip_actors.crystal.encode import CallAnswer, Writer
 from cantrip_actors.crystal.failures import make_failure
 from cantrip_actors.crystal.history import fit_block
-from cantrip_actors.crystal.images import OFFICE, Takes, estimate_by_patches, make_data_url, name_file
+from cantrip_actors.crystal.images import OFFICE, Shown, Takes, estimate_by_patches, make_data_url, name_file
 from cantrip_actors.crystal.prices import Model
 from cantrip_actors.crystal.provider import STRICT_REFUSED, Counting, Family, ProviderQuery
 from cantrip_actors.crystal.schemas import fit_for_openai
@@ -28,7 +28,7 @@ from cantrip_actors.crystal.server_tools import KINDS
 from cantrip_actors.crystal.shapes import mapping, objects, parse_object
 from cantrip_actors.crystal.typed_settings import RESPONSES, Table, read_logprobs
 from cantrip_actors.terms.errors import ProviderError
-from cantrip_actors.terms.exact_json import parse_exactly
+from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.messages import Message, ToolCall, ToolDefinition, find_named_gate
@@ -36,10 +36,6 @@ from cantrip_actors.terms.own_gate_names import MCP_APPROVAL
 
 _WRAPPERS: Final = frozenset({"multi_tool_use.parallel", "multi_tool_use_parallel", "parallel"})
 """A tool that was not offered, in which some models wrap several calls."""
-
-_REASONS: Final = re.compile(r"(o\d|gpt-[5-9]|codex)(?!.*chat)")
-"""Models that return encrypted reasoning; others refuse a request for it."""
-
 
 _WAITING: Final = frozenset({"response.created", "response.queued", "response.in_progress"})
 _MORE: Final = "response.output_text.delta"
@@ -113,7 +109,7 @@ class ResponsesDecoder(Decoder):
         if type(text) is not str or not text:
             return False
         self.moves = True
-        self.draft.extend(slot.item, text)
+        self.draft.add(slot.item, text)
         return True
 
     def _parse_leniently(self, data: bytes) -> Any:
@@ -171,8 +167,6 @@ class ResponsesDecoder(Decoder):
         used = Counter(name for slot in self._slots.values() if (name := _find_billable_tool(slot)))
         self.counts = self.counts._replace(uses=tuple(sorted(used.items())))
         details = mapping(response.get("incomplete_details"))
-        if details:
-            self.draft.cut_off()
         self.note(stop_reason=details.get("reason") or response.get("status") or "completed")
         self.complete = self.over = True
 
@@ -220,7 +214,9 @@ class ResponsesDecoder(Decoder):
             slot.item = self.draft.serve(KINDS.get(name, name), raw.get("id"))
         elif slot.kind in KINDS:
             slot.item = self.draft.serve(KINDS[str(slot.kind)], raw.get("id"), _name_mcp_tool(raw))
-        elif slot.kind in ("function_call", "custom_tool_call") and not self._is_wrapper(raw):
+        elif slot.kind in ("function_call", "custom_tool_call"):
+            if raw.get("name") in _WRAPPERS - self.tools:
+                return
             slot.item = self.draft.call(raw.get("name"), raw.get("call_id"))
 
     def _extend_item(self, kind: str, value: Mapping[str, Any]) -> None:
@@ -343,9 +339,6 @@ class ResponsesDecoder(Decoder):
             call = self.draft.call(kind.removesuffix("_call"), call_id)
             call.arguments = {name: value for name, value in item.items() if name not in _LABELS}
             self.draft.end(call)
-
-    def _is_wrapper(self, raw: Mapping[str, Any]) -> bool:
-        return raw.get("name") in _WRAPPERS and raw.get("name") not in self.tools
 
     def _unwrap(self, slot: _Slot, raw: Mapping[str, Any], arguments: str) -> None:
         """Make a call of each call in a wrapper; a wrapper without calls is a call like any other."""
@@ -487,9 +480,6 @@ def _read_text(item: Mapping[str, Any]) -> str:
 class ResponsesWriter(Writer):
     """Writes contexts as lists of items."""
 
-    provider: ClassVar[str] = "openai"
-    takes = Takes(files=("application/pdf", *OFFICE), fetched=("*/*",), ids=frozenset({"openai"}))
-
     def write_utterance(self, message: Message, ids: Sequence[str]) -> Iterable[bytes]:
         """Yield an utterance: its own items if it has any, else a message and calls."""
         items = self._replay_items(message, ids)
@@ -501,7 +491,7 @@ class ResponsesWriter(Writer):
             for call, own in zip(message.tool_calls, ids, strict=True):
                 arguments = call.arguments if call.args is not None else "{}"
                 items.append({"type": "function_call", "call_id": own, "name": call.gate, "arguments": arguments})
-        return map(encode_json, items)
+        return map(dump_exactly, items)
 
     def can_show_images(self, message: Message, ids: Sequence[str]) -> bool:
         """Return whether the images are sent as part of the call that made them."""
@@ -534,26 +524,20 @@ class ResponsesWriter(Writer):
             items.append(item)
         return None if renamed else items
 
-    def write_messages(
-        self,
-        answers: Sequence[CallAnswer],
-        texts: Sequence[str | Shown],
-        *,
-        last: bool,  # noqa: ARG002
-    ) -> Iterable[bytes]:
+    def write_messages(self, answers: Sequence[CallAnswer], texts: Sequence[str | Shown]) -> Iterable[bytes]:
         """Yield the results, one item each, then the texts."""
         for answer in answers:
             if not (answer.utterance.blocks or answer.images):
-                yield encode_json({"type": "function_call_output", "call_id": answer.id, "output": answer.text})
+                yield dump_exactly({"type": "function_call_output", "call_id": answer.id, "output": answer.text})
                 continue
             call, parts = self._find_call(answer), self.list_result_parts(answer, answer.text)
             item = make_output_item(call, answer, parts)
             if item is None:
                 kind = call.get("type", "function_call")
                 item = {"type": f"{kind}_output", "call_id": answer.id, "output": _write_content(parts)}
-            yield encode_json(item)
+            yield dump_exactly(item)
         for text in texts:
-            yield encode_json({"role": "user", "content": _write_content(self.list_parts(text))})
+            yield dump_exactly({"role": "user", "content": _write_content(self.list_parts(text))})
 
     def _find_call(self, answer: CallAnswer) -> Mapping[str, Any]:
         """Return the call as the provider sent it, {} if another model made it: the type of a result depends on it."""
@@ -641,16 +625,20 @@ class Responses(Family):
     serves: ClassVar[str] = "openai"
     written: ClassVar[Table] = RESPONSES
     lacks: ClassVar[frozenset[str]] = frozenset({"stop"})
+    reasons: ClassVar[re.Pattern[str]] = re.compile(r"(o\d|gpt-[5-9]|codex)(?!.*chat)")
+    """The names of models that return encrypted reasoning; others refuse a request for it."""
     counts: ClassVar[bool] = True
     """Whether the provider counts the tokens of a query without answering it."""
     path = "/responses"
     items: ClassVar[str] = "input"
     decodes: ClassVar[type[Decoder]] = ResponsesDecoder
+    writes: ClassVar[type[Writer]] = ResponsesWriter
+    takes: ClassVar[Takes] = Takes(files=("application/pdf", *OFFICE), fetched=("*/*",), ids=frozenset({"openai"}))
     fit = staticmethod(fit_for_openai)
 
     def __init__(self, model: str, facts: Model, *, by_schema: bool = False) -> None:
         super().__init__(model, facts, by_schema=by_schema)
-        if not _REASONS.match(model):
+        if not self.reasons.match(model):
             self.refused.add("include")
 
     @property
@@ -658,10 +646,6 @@ class Responses(Family):
         """How the provider counts tokens: as for a query."""
         fields = ("model", "input", "instructions", "reasoning", "text", "tools", "tool_choice", "parallel_tool_calls")
         return Counting(f"{self.path}/input_tokens", fields, "input_tokens") if self.counts else None
-
-    def make_writer(self) -> Writer:
-        """Return the writer of contexts for this model."""
-        return ResponsesWriter(self.model, self.provider)
 
     def write_fields(self, query: ProviderQuery, system: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the fields. The system prompt is sent as `instructions`; this API has no stop sequences."""

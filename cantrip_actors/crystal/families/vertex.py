@@ -13,8 +13,9 @@ from datetime import UTC
 from typing import Any, ClassVar, Final
 
 from cantrip_actors.crystal.access import BearerToken, TokenAccess, import_extra
-from cantrip_actors.crystal.families.anthropic import COUNTED, Anthropic, AnthropicWriter
-from cantrip_actors.crystal.families.google import Google, GoogleWriter
+from cantrip_actors.crystal.families.anthropic import COUNTED, Anthropic
+from cantrip_actors.crystal.families.google import Google
+from cantrip_actors.crystal.images import Takes
 from cantrip_actors.crystal.provider import Counting, ProviderQuery
 from cantrip_actors.terms.errors import CrystalError, ProviderError
 
@@ -25,22 +26,13 @@ KEYS: Final = ("GOOGLE_OAUTH_ACCESS_TOKEN",)
 """A ready token, which is never renewed."""
 
 
-class _GeminiWriter(GoogleWriter):
-    takes = replace(GoogleWriter.takes, ids=frozenset())  # Vertex AI has no files of the Gemini API
-
-
-class _ClaudeWriter(AnthropicWriter):
-    # Google fetches no URL for Claude, and stores none of its files
-    takes = replace(AnthropicWriter.takes, addresses=False, fetched=(), ids=frozenset())
-
-
 class VertexGemini(Google):
     """Gemini models of a project."""
 
     provider: ClassVar[str] = "vertex"
     keys: ClassVar[tuple[str, ...]] = KEYS
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
-    writes: ClassVar[type[GoogleWriter]] = _GeminiWriter
+    takes: ClassVar[Takes] = replace(Google.takes, ids=frozenset())  # Vertex AI has no files of the Gemini API
 
     @property
     def path(self) -> str:
@@ -63,7 +55,8 @@ class VertexClaude(Anthropic):
     keys: ClassVar[tuple[str, ...]] = KEYS
     key_header: ClassVar[tuple[str, str]] = ("authorization", "Bearer ")
     fixed: ClassVar[Mapping[str, str]] = {}
-    writes: ClassVar[type[AnthropicWriter]] = _ClaudeWriter
+    # Google fetches no URL for Claude, and stores none of its files
+    takes: ClassVar[Takes] = replace(Anthropic.takes, addresses=False, fetched=(), ids=frozenset())
 
     @property
     def path(self) -> str:

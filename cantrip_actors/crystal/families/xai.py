@@ -6,6 +6,7 @@ Its searches of X are custom calls, which are recognised by their names: the que
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -37,7 +38,4 @@ class Xai(Responses):
     serves: ClassVar[str] = "xai"
     seller: ClassVar[str | None] = "x-ai"
     decodes: ClassVar[type[Decoder]] = XaiDecoder
-
-    def __init__(self, model: str, facts: Any, **more: Any) -> None:
-        super().__init__(model, facts, **more)
-        self.refused.discard("include")  # every model takes it
+    reasons: ClassVar[re.Pattern[str]] = re.compile("")
