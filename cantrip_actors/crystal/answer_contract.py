@@ -120,8 +120,3 @@ def _append(invocation: Invocation, *more: Message) -> Invocation:
     messages = invocation.messages
     number = messages.query if isinstance(messages, View) else 0
     return Invocation(View(Shared([*messages, *more]), query=number), invocation.tools, invocation.tool_choice)
-
-
-def explain_refusal(name: str, failed: NotAsAsked) -> str:
-    """Return the error of a cast whose crystal, called `name`, never gave an answer that fits."""
-    return f"{failed}: {name} was asked {INSISTENCE + 1} times; {failed.advice}"

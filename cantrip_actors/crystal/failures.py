@@ -113,7 +113,8 @@ def make_failure(
         message, kind = f"refuses for want of credit ({kind}): {message}; check the account", ""
     wait = find_retry_after(headers or {}, now)
     overflows = is_overflow(status, names, message)
-    is_retryable = not overflows and _is_retryable(status, names, details, message, headers or {})
+    is_retryable, is_by_status = _decide_retry(status, names, details, message, (headers or {}).get("x-should-retry"))
+    is_retryable = is_retryable and not overflows
     generated = details.get("failed_generation")
     text = f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})"
     failure = ProviderError(
@@ -125,7 +126,7 @@ def make_failure(
         if is_retryable and isinstance(generated, str) and generated.strip()
         else None,
     )
-    failure.is_by_status = not overflows and _is_by_status(names, details, message, headers or {})
+    failure.is_by_status = is_by_status and not overflows
     if overflows:
         failure.overflows, failure.window = True, find_window(details, message)
     return failure
@@ -182,28 +183,17 @@ def _find_message(details: Mapping[str, Any], body: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _is_retryable(
-    status: int, names: tuple[str, ...], details: Mapping[str, Any], message: str, headers: Mapping[str, str]
-) -> bool:
-    if _is_for_good(names, details, message):
-        return False
+def _decide_retry(
+    status: int, names: tuple[str, ...], details: Mapping[str, Any], message: str, hint: str | None
+) -> tuple[bool, bool]:
+    """Return whether a failure is retried, and whether a user's own status codes may change that."""
+    if CREDIT.intersection(names) or _SPENT.search(message) or _is_daily(details):
+        return False, False  # for want of credit, or at the end of a daily quota, waiting does not help
     if FLUKES.intersection(names) or _FLUKE.search(message):
-        return True
-    hint = headers.get("x-should-retry")
+        return True, False
     if hint in ("true", "false"):
-        return hint == "true"
-    return status in _AGAIN or (status >= 500 and status not in _NEVER)
-
-
-def _is_by_status(names: tuple[str, ...], details: Mapping[str, Any], message: str, headers: Mapping[str, str]) -> bool:
-    """Return whether only its status says that a failure is, or is not, retried."""
-    is_fluke = FLUKES.intersection(names) or _FLUKE.search(message)
-    return not (is_fluke or _is_for_good(names, details, message) or headers.get("x-should-retry") == "false")
-
-
-def _is_for_good(names: tuple[str, ...], details: Mapping[str, Any], message: str) -> bool:
-    """Return whether waiting does not help, whatever the status: for want of credit, or at the end of a daily quota."""
-    return bool(CREDIT.intersection(names) or _SPENT.search(message) or _is_daily(details))
+        return hint == "true", hint == "true"
+    return status in _AGAIN or (status >= 500 and status not in _NEVER), True
 
 
 def _is_daily(details: Mapping[str, Any]) -> bool:

@@ -21,7 +21,6 @@ import inspect
 import random
 import threading
 import time
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -37,7 +36,6 @@ from cantrip_actors.crystal.answer_contract import (
     INSISTENCE,
     NotAsAsked,
     ask_again,
-    explain_refusal,
     quote_output,
     read_answer,
 )
@@ -263,7 +261,9 @@ async def ask(
             if isinstance(failed, NotAsAsked):
                 insisted += 1
                 if insisted > INSISTENCE:
-                    raise CrystalError(explain_refusal(get_crystal_name(crystal), failed), usage=spent)
+                    name = get_crystal_name(crystal)
+                    problem = f"{failed}: {name} was asked {INSISTENCE + 1} times; {failed.advice}"
+                    raise CrystalError(problem, usage=spent)
             else:
                 failures += 1
                 delay = _choose_delay(retry, failures, failed, chance())
@@ -324,14 +324,10 @@ class Watch:
         self._started = False
 
     def prepare(self, query: Query) -> Query:
-        """Return the query for the next attempt."""
-        return query._replace(emit=self.attempt())
-
-    def attempt(self) -> Callable[[Emitted], None] | None:
-        """Return the `emit` of the next attempt. The one of an earlier attempt does nothing from now on."""
+        """Return the query for the next attempt. The `emit` of an earlier attempt does nothing from now on."""
         observer = self._emit
         if observer is None:
-            return None
+            return query
         self._attempt += 1
         number = self._attempt
 
@@ -344,7 +340,7 @@ class Watch:
                 self._started = True
             observer(emitted)
 
-        return pass_on
+        return query._replace(emit=pass_on)
 
     def discard(self, why: str) -> None:
         """Report that the current attempt failed."""
@@ -388,15 +384,15 @@ async def _attempt(crystal: Crystal, query: Query) -> Response:
         if collect is None:
             name = get_crystal_name(crystal)
             raise CrystalError(f"{name} returned a handle, but has no `collect`: give it `async def collect(handle)`")
-        return _unwrap(crystal, query, await attempt(lambda: collect(query.handle)), _find_estimator(crystal))
+        return _unwrap(crystal, query, await attempt(lambda: collect(query.handle)), find_estimator(crystal))
     response = attempt_now(crystal, query)
     if response is not None:
         return response
     if not isinstance(crystal, AnsweringCrystal):
         query = query._replace(emit=make_emit(query.emit))
     elif type(crystal).invoke is AnsweringCrystal.invoke:
-        return _unwrap(crystal, query, await attempt(lambda: crystal.answer_query(query)), _find_estimator(crystal))
-    return _unwrap(crystal, query, await _invoke(crystal.invoke, query), _find_estimator(crystal))
+        return _unwrap(crystal, query, await attempt(lambda: crystal.answer_query(query)), find_estimator(crystal))
+    return _unwrap(crystal, query, await _invoke(crystal.invoke, query), find_estimator(crystal))
 
 
 async def _invoke(invoke: Callable[..., Any], query: Query) -> Any:
@@ -408,20 +404,6 @@ async def _invoke(invoke: Callable[..., Any], query: Query) -> Any:
     call = partial(invoke, *args, **kwargs)
     answer = call_now(call) if arrange.is_async else await _threads.attempt(call)
     return await attempt(lambda: answer) if inspect.isawaitable(answer) else answer
-
-
-_estimators: weakref.WeakKeyDictionary[Any, Estimator] = weakref.WeakKeyDictionary()
-
-
-def _find_estimator(crystal: Crystal) -> Estimator:
-    """Return the crystal's estimator, which counts each message of a growing context once."""
-    try:
-        estimator = _estimators.get(crystal)
-        if estimator is None:
-            estimator = _estimators[crystal] = find_estimator(crystal)
-    except TypeError:  # it cannot be referred to weakly, or has no hash
-        estimator = find_estimator(crystal)
-    return estimator
 
 
 def _unwrap(crystal: Crystal, query: Query, answer: Any, estimator: Estimator | None = None) -> Response:

@@ -76,7 +76,15 @@ class Recording(NamedTuple):
 
     def framed(self) -> bytes:
         """The bytes of the events as sent over the network."""
-        return b"".join(_frame(self.family, self.events))
+        lines: list[bytes] = []
+        for data in self.events:
+            kind = str(_parse_value(data).get("type") or "")
+            if self.family in ("anthropic", "openai-responses") and kind not in ("", "message"):
+                lines.append(b"event: %b\n" % kind.encode())
+            lines.append(b"data: %b\n\n" % data)
+        if self.family in ("openai-chat", "mistral") and not _is_body(_parse_value(self.events[-1])):
+            lines.append(b"data: [DONE]\n\n")
+        return b"".join(lines)
 
     def play(self, chunks: Iterable[bytes] | None = None) -> Outcome:
         """Decode the response, from these chunks of its bytes or in one piece."""
@@ -96,17 +104,6 @@ def _play(recording: Recording, decoder: Decoder, chunks: Iterable[bytes] | None
     except CrystalError as error:
         return Outcome((*payloads, *decoder.fail(error)), None, error)
     return Outcome((*payloads, *decoder.draft.take()), response, None)
-
-
-def _frame(family: str, events: Sequence[bytes]) -> Iterator[bytes]:
-    for data in events:
-        if family in ("anthropic", "openai-responses"):
-            kind = str(_parse_value(data).get("type") or "")
-            if kind and kind != "message":
-                yield b"event: %b\n" % kind.encode()
-        yield b"data: %b\n\n" % data
-    if family in ("openai-chat", "mistral") and not _is_body(_parse_value(events[-1])):
-        yield b"data: [DONE]\n\n"
 
 
 def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
@@ -138,7 +135,7 @@ def recordings(file: str | Path, family: str | None = None) -> list[Recording]:
         raise InvalidCantrip(f"recording {file}: cannot tell which provider sent it: expected one of {families}")
     if family not in DECODERS:
         raise InvalidCantrip(f'recording {file}: unknown interface "{family}": {suggest_nearest(family, DECODERS)}')
-    lines = [_make_line(event) for event in events]
+    lines = [event.data.replace(b"\n", b" ").strip() for event in events]
     return [Recording(family, tuple(part), str(file)) for part in _split_responses(family, lines)]
 
 
@@ -149,10 +146,6 @@ def _read_events(name: str, data: bytes) -> list[ServerSentEvent]:
         return [ServerSentEvent(line.strip()) for line in data.splitlines() if line.strip()]
     framing = Framing()
     return [*framing.feed(data), *framing.close()]
-
-
-def _make_line(event: ServerSentEvent) -> bytes:
-    return event.data.replace(b"\n", b" ").strip()
 
 
 def _parse_value(data: bytes) -> Mapping[str, Any]:

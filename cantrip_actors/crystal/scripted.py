@@ -11,7 +11,8 @@ scripts exist to test them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import count
 from typing import Any, Final, NamedTuple
@@ -74,15 +75,13 @@ class Scripted:
         usage: Usage,
         name: str,
         context_window: int | None,
-        invocations: list[Invocation],
         record: bool,
-        numbers: Iterator[int],
     ) -> None:
         self.name = name
         self.context_window = context_window
-        self.invocations = invocations
+        self.invocations: list[Invocation] = []
         self._steps = steps
-        self._numbers = numbers
+        self._numbers = count()
         """The indexes of the unused responses; crystals bound to entities share it."""
         self._policy = policy
         self._usage = usage
@@ -104,8 +103,7 @@ class Scripted:
         """
         if self._steps is None:
             return self
-        shared = self.invocations, self._record, self._numbers
-        bound = Scripted(self._steps, None, self._usage, self.name, self.context_window, *shared)
+        bound: Scripted = copy(self)
         bound._reserved = next(self._numbers)
         return bound
 
@@ -211,11 +209,11 @@ def scripted(
     check_kind("scripted crystal: record", record, bool, "True or False", InvalidCantrip)
     check_whole("scripted crystal: context_window", context_window, 1, error=InvalidCantrip, or_none=True)
     if callable(responses):
-        return Scripted(None, responses, default, name, context_window, [], record, count())
+        return Scripted(None, responses, default, name, context_window, record)
     expected = "a list of responses or a function of the context"
     check(is_list(responses), "scripted crystal", expected, responses, InvalidCantrip)
     steps = [_parse_step(response, str(index)) for index, response in enumerate(responses)]
-    return Scripted(steps, None, default, name, context_window, [], record, count())
+    return Scripted(steps, None, default, name, context_window, record)
 
 
 def _is_step(answer: Any) -> bool:

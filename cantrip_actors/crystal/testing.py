@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -46,10 +46,6 @@ class Reply:
     pause: float = 0.0
     delay: float = 0.0
     framed: bool = True
-
-    def copy_with(self, **fields: Any) -> Reply:
-        """Return the same reply with other fields."""
-        return replace(self, **fields)
 
     def pieces(self) -> Iterator[bytes]:
         """The bytes of the body."""
@@ -172,7 +168,8 @@ class FaultyServer:
             if reply.stall is not None:
                 await self._wait(stream, float("inf"))
         except anyio.BrokenResourceError:
-            self._note_hang_up()
+            self.hung_up += 1
+            self.hangs_up.set()
             return False
         if reply.cut is not None or not reply.framed:
             return False
@@ -186,10 +183,6 @@ class FaultyServer:
                 await stream.receive()
             except anyio.EndOfStream as end:
                 raise anyio.BrokenResourceError from end
-
-    def _note_hang_up(self) -> None:
-        self.hung_up += 1
-        self.hangs_up.set()
 
 
 async def _read_request(received: BufferedByteReceiveStream) -> ReceivedRequest | None:

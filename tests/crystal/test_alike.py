@@ -1,5 +1,7 @@
 """The same cantrip with every family leads to the same loom, except for the texts."""
 
+from dataclasses import replace
+
 import anyio
 import pytest
 
@@ -41,10 +43,10 @@ async def test_every_family_leads_to_the_same_loom(family):
     script = [
         rate_limited(retry_after=0),
         whole[0],
-        whole[1].copy_with(cut=200),
+        replace(whole[1], cut=200),
         failing(503),
         whole[1],
-        whole[2].copy_with(framed=False, cut=150),
+        replace(whole[2], framed=False, cut=150),
         whole[2],
     ]
     async with FaultyServer(script) as server:
@@ -89,7 +91,7 @@ async def test_every_family_passes_whole_numbers_past_64_bits_exactly(family):
 async def test_watchers_see_the_records_of_the_loom(family):
     whole = [Reply(framed(WIRE[family], said)) for said in TURNS]
     text = whole[0].body
-    script = [whole[0].copy_with(cut=int(len(text) * 0.6)), *whole]
+    script = [replace(whole[0], cut=int(len(text) * 0.6)), *whole]
     upserts, seen = Upserts(), []
 
     async def read():

@@ -407,10 +407,10 @@ class TestRequired:
 def test_a_discarded_attempt_emits_no_more_events() -> None:
     seen = []
     watch = Watch(seen.append)
-    first = watch.attempt()
+    first = watch.prepare(query()).emit
     first(ItemStart("0", "message"))
     watch.discard("it failed")
-    second = watch.attempt()
+    second = watch.prepare(query()).emit
     first(ItemDelta("0", "late"))
     second(ItemDelta("0", "in time"))
     assert seen[2:] == [ItemDelta("0", "in time")]

@@ -14,7 +14,6 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors.crystal.client import ProviderRequest
-from cantrip_actors.crystal.encode import encode_json
 from cantrip_actors.crystal.families.azure import AzureResponses
 from cantrip_actors.crystal.families.responses import Responses
 from cantrip_actors.crystal.policy.handles import PostedAttempt, begin_attempt, repeat
@@ -26,7 +25,7 @@ from cantrip_actors.crystal.shapes import reading_answers
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import InvalidCantrip, ProviderError
-from cantrip_actors.terms.exact_json import parse_exactly
+from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
 from cantrip_actors.terms.messages import Response
 
 BACKGROUND: Final = (Responses, AzureResponses)
@@ -92,7 +91,7 @@ class Background(CrystalWrapper, PostingCrystal):
         fields: dict[str, Any] = parse_exactly(request.body)
         fields.update(background=True, store=True)
         del fields["stream"]
-        body = await self._inner.fetch("POST", request.path, encode_json(fields), request.headers)
+        body = await self._inner.fetch("POST", request.path, dump_exactly(fields), request.headers)
         with reading_answers(self.name):
             return {"response": str(parse_exactly(body)["id"]), **attempt.list_fields()}
 
@@ -150,9 +149,6 @@ class Background(CrystalWrapper, PostingCrystal):
         response = handle["response"]
         self._watched.pop(response, None)
         await self._inner.fetch("POST", f"{self._inner.family.path}/{response}/cancel", b"{}")
-
-    def __repr__(self) -> str:
-        return f"<crystal {self.name}>"
 
 
 def background(crystal: Crystal | str) -> Background:

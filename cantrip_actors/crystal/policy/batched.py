@@ -266,9 +266,6 @@ class Batched(CrystalWrapper, PostingCrystal):
             self._answers.move_to_end(batch)
             return answers
 
-    def __repr__(self) -> str:
-        return f"<crystal {self.name}>"
-
 
 def batched(
     crystal: Crystal | str,

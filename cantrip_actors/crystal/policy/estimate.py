@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from math import ceil
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from cantrip_actors.crystal.images import estimate_by_pixels, estimate_file_tokens
 from cantrip_actors.terms.context import View
@@ -29,16 +31,26 @@ _LEARNT: Final = 0.2
 _KEPT: Final = 512
 
 
+_estimators: WeakKeyDictionary[object, Estimator] = WeakKeyDictionary()
+"""The estimators of crystals that have none of their own."""
+
+
 def find_estimator(crystal: object) -> Estimator:
-    """Return the estimator of a crystal, or a new one for a crystal that has none.
+    """Return the estimator of a crystal, which counts each message of a growing context once.
 
     The crystal may say how many tokens an image takes (`image_tokens`).
     """
     own = getattr(crystal, "estimator", None)
     if isinstance(own, Estimator):
         return own
+    with suppress(TypeError):  # it cannot be referred to weakly, or has no hash
+        if crystal in _estimators:
+            return _estimators[crystal]
     image_tokens = getattr(crystal, "image_tokens", None)
-    return Estimator(image_tokens) if callable(image_tokens) else Estimator()
+    estimator = Estimator(image_tokens) if callable(image_tokens) else Estimator()
+    with suppress(TypeError):
+        _estimators[crystal] = estimator
+    return estimator
 
 
 class Estimator:

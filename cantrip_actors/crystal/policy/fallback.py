@@ -13,6 +13,7 @@ produced it (`encode.py`). Items streamed by a crystal that then gave up are clo
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any, Final
 
@@ -46,14 +47,9 @@ def worth_another(error: CrystalError) -> bool:
 class Fallback(AnsweringCrystal):
     """Several crystals in order of preference. Make one with `fallback`."""
 
-    def __init__(
-        self,
-        members: Sequence[Crystal | str],
-        when: Callable[[CrystalError], bool],
-        crystals: tuple[Crystal, ...] | None = None,
-    ) -> None:
+    def __init__(self, members: Sequence[Crystal | str], when: Callable[[CrystalError], bool]) -> None:
         self.given: tuple[Crystal | str, ...] = tuple(members)
-        self.crystals: tuple[Crystal, ...] = tuple(map(resolve, members)) if crystals is None else crystals
+        self.crystals: tuple[Crystal, ...] = tuple(map(resolve, members))
         self.when = when
         self.name: str = f"fallback({', '.join(map(get_crystal_name, self.crystals))})"
         windows = [getattr(crystal, "context_window", None) for crystal in self.crystals]
@@ -88,7 +84,8 @@ class Fallback(AnsweringCrystal):
 
     def bind(self) -> Fallback:
         """Return this crystal for one entity. The first member is bound now, in request order; others when queried."""
-        bound = Fallback(self.given, self.when, self.crystals)
+        bound: Fallback = copy(self)
+        bound._bound = {}
         bound.member(0)
         return bound
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.terms.errors import CrystalError, ProviderError
@@ -13,12 +13,11 @@ ATTEMPTS: Final = 4
 """How often one query is posted."""
 
 
-class PostedAttempt:
+class PostedAttempt(NamedTuple):
     """One attempt at a query. `spent` is the usage of the attempts before it."""
 
-    def __init__(self, number: int = 0, spent: Usage = NO_USAGE) -> None:
-        self.number = number
-        self.spent = spent
+    number: int = 0
+    spent: Usage = NO_USAGE
 
     @classmethod
     def of(cls, handle: Mapping[str, Any]) -> PostedAttempt:

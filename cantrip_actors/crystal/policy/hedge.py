@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Final
 
 import anyio
 
@@ -23,24 +24,21 @@ from cantrip_actors.stream.wire import Emitted, ItemStart, ResponseStart
 from cantrip_actors.terms.errors import CrystalError
 from cantrip_actors.terms.messages import NO_USAGE, Response
 
-_REMEMBERED = 100
-
-
-class Waits(deque[float]):
-    """How long the crystal's last answers took to begin, in seconds."""
-
-    def __init__(self) -> None:
-        super().__init__(maxlen=_REMEMBERED)
+REMEMBERED: Final = 100
+"""How many of the crystal's last answers tell what is slow."""
 
 
 async def run_hedged(
     hedge: Hedge,
-    waits: Waits,
+    waits: deque[float],
     through: Through,
     query: Query,
     attempt: Callable[[Query], Awaitable[Response]],
 ) -> Response:
-    """Make one attempt or two, each `through` the crystal's limits. Raises the error of the attempt that counts."""
+    """Make one attempt or two, each `through` the crystal's limits. Raises the error of the attempt that counts.
+
+    `waits` are the seconds that the crystal's last answers took to begin.
+    """
     race = _Race(query, waits, through, attempt)
     try:
         await race.run_both(hedge)
@@ -54,7 +52,7 @@ class _Race:
     """Up to two attempts at one answer."""
 
     def __init__(
-        self, query: Query, waits: Waits, through: Through, attempt: Callable[[Query], Awaitable[Response]]
+        self, query: Query, waits: deque[float], through: Through, attempt: Callable[[Query], Awaitable[Response]]
     ) -> None:
         self.begun, self.sign, self.over = anyio.Event(), anyio.Event(), anyio.Event()
         self._query, self._waits, self._through, self._attempt = query, waits, through, attempt

@@ -41,8 +41,8 @@ from typing import Final, Literal, NamedTuple
 from cantrip_actors.terms.arguments import check, check_whole, is_finite, is_positive, is_text
 from cantrip_actors.terms.errors import CrystalError, InvalidCantrip, ProviderError
 
-_MINUTE: Final = 60.0
-_NEARLY: Final = 1e-9
+MINUTE: Final = 60.0
+NEARLY: Final = 1e-9
 """The share of a request that a bucket may lack: a wake-up at the exact moment may be early by a rounding error."""
 
 _AN_INSTANT: Final = 1e-6
@@ -156,9 +156,9 @@ class _Bucket:
             return now
         self._fill(now)
         wanted = min(wanted, self.size)
-        if self.left >= wanted * (1 - _NEARLY):
+        if self.left >= wanted * (1 - NEARLY):
             return now
-        return now + (wanted - self.left) * _MINUTE / self.rate
+        return now + (wanted - self.left) * MINUTE / self.rate
 
     def take(self, amount: float, now: float) -> None:
         """Take an amount out; put it back, where that is below 0."""
@@ -168,7 +168,7 @@ class _Bucket:
 
     def _fill(self, now: float) -> None:
         if self.rate is not None and now > self.at:
-            self.left = min(self.size, self.left + (now - self.at) * self.rate / _MINUTE)
+            self.left = min(self.size, self.left + (now - self.at) * self.rate / MINUTE)
             self.at = now
 
 
@@ -184,7 +184,7 @@ class Slice:
 
     def find_ready_time(self, wanted: float, now: float) -> float:
         """Return `now` if the slice has this amount, and infinity if more has to be drawn."""
-        is_enough = self.rate is None or (now <= self.until and self.left >= wanted * (1 - _NEARLY))
+        is_enough = self.rate is None or (now <= self.until and self.left >= wanted * (1 - NEARLY))
         return now if is_enough else inf
 
     def take(self, amount: float, _now: float) -> None:

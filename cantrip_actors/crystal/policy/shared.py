@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final, NamedTuple
 
-from cantrip_actors.crystal.policy.limits import AttemptQueue, Limits, Slice
+from cantrip_actors.crystal.policy.limits import MINUTE, NEARLY, AttemptQueue, Limits, Slice
 
 FRESH: Final = 1.0
 """Seconds for which a slice may be used."""
@@ -29,9 +29,6 @@ TRIES: Final = 1.0
 
 LOOK: Final = 0.2
 """Seconds until a process asks again for a place that another process holds."""
-
-_MINUTE: Final = 60.0
-_NEARLY: Final = 1e-9
 
 
 class AccountRequest(NamedTuple):
@@ -81,9 +78,9 @@ def make_ask(queue: AttemptQueue, holder: str, now: float, since: float) -> Acco
         if not lacks:
             return None
         rate = limits.requests_per_minute
-        many = len(waiting) if rate is None else min(len(waiting), max(1, int(rate / _MINUTE)))
+        many = len(waiting) if rate is None else min(len(waiting), max(1, int(rate / MINUTE)))
         rate = limits.tokens_per_minute
-        most = max(first, 0.0 if rate is None else rate / _MINUTE)
+        most = max(first, 0.0 if rate is None else rate / MINUTE)
         tokens = first
         for attempt in waiting[1:many]:
             tokens += attempt.tokens if tokens + attempt.tokens <= most else 0.0
@@ -160,7 +157,7 @@ def _refill(left: float | None, rate: float | None, returned: float, at: float, 
     size = max(1.0, rate)
     if left is None:
         return size
-    return min(size, left + returned + max(0.0, now - at) * rate / _MINUTE)
+    return min(size, left + returned + max(0.0, now - at) * rate / MINUTE)
 
 
 def _grant(ask: AccountRequest, limits: Limits, requests: float, tokens: float, free: int | None) -> Grant:
@@ -172,14 +169,14 @@ def _grant(ask: AccountRequest, limits: Limits, requests: float, tokens: float, 
             return Grant(places=min(ask.running, places), wait=LOOK)
     rate = limits.requests_per_minute
     if rate is not None:
-        if requests < 1 - _NEARLY:
-            wait = (1 - requests) * _MINUTE / rate
-        wanted = min(wanted, max(1, int(requests + _NEARLY)))
+        if requests < 1 - NEARLY:
+            wait = (1 - requests) * MINUTE / rate
+        wanted = min(wanted, max(1, int(requests + NEARLY)))
     rate, granted = limits.tokens_per_minute, ask.tokens
     if rate is not None:
         needed = min(ask.least, max(1.0, rate))  # a request larger than the bucket waits for a full one
-        if tokens < needed * (1 - _NEARLY):
-            wait = max(wait, (needed - tokens) * _MINUTE / rate)
+        if tokens < needed * (1 - NEARLY):
+            wait = max(wait, (needed - tokens) * MINUTE / rate)
         granted = max(ask.least, min(ask.tokens, tokens))
     if wait:
         return Grant(places=None if places is None else min(ask.running, places), wait=wait)

@@ -46,7 +46,6 @@ class Books(NamedTuple):
 
     queue: AttemptQueue
     circuit: Circuit
-    estimator: Estimator
 
 
 _NOT_BEGUN = AttemptEnd("unknown", used=0)
@@ -129,11 +128,11 @@ class Traffic:
 
     def copy_books(self) -> Books:
         """Return the state to keep when the actor is restarted: everything but the attempts in flight."""
-        return Books(self._queue.copy_for_restart(), self._circuit.copy_for_restart(), self._estimator)
+        return Books(self._queue.copy_for_restart(), self._circuit.copy_for_restart())
 
     def restore(self, books: Books) -> None:
         """Resume with the state of an earlier incarnation."""
-        self._queue, self._circuit, self._estimator = books
+        self._queue, self._circuit = books
 
     @property
     def is_idle(self) -> bool:

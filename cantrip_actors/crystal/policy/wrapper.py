@@ -38,3 +38,6 @@ class CrystalWrapper:
         """The secrets of the inner crystal."""
         secrets = getattr(self.crystal, "secrets", None)
         return secrets if isinstance(secrets, Mapping) else {}
+
+    def __repr__(self) -> str:
+        return f"<crystal {self.name}>"

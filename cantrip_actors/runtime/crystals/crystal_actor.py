@@ -19,6 +19,7 @@ without a task.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -31,7 +32,7 @@ from anyio.abc import TaskStatus
 from cantrip_actors.crystal.policy.breaker import CircuitOpen
 from cantrip_actors.crystal.policy.estimate import Estimator
 from cantrip_actors.crystal.policy.fallback import Fallback
-from cantrip_actors.crystal.policy.hedge import Waits, run_hedged
+from cantrip_actors.crystal.policy.hedge import REMEMBERED, run_hedged
 from cantrip_actors.crystal.policy.limited import NO_TERMS, LimitTerms
 from cantrip_actors.crystal.policy.limits import Limits
 from cantrip_actors.crystal.policy.shared import FRESH, AccountRequest, Grant
@@ -123,7 +124,7 @@ class CrystalActor(Actor):
         is_shared = draw is not None and terms.limits is not None and terms.limits.shared is not None
         again: tuple[Callable[[], object], ...] = (self._look_again,) if is_shared else ()
         self._traffic = Traffic(name, terms, self._wake, estimator, *again)
-        self._waits = Waits()
+        self._waits: deque[float] = deque(maxlen=REMEMBERED)
         self._timer: Alarm | None = None
         self._begun = self._ended = 0
         self._is_connected = False

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -109,7 +110,7 @@ class TestQueries:
         sent = STREAMS["openai-chat"](Said("", "hi"))
         for chunk in sent:
             chunk["model"] = "gpt-4o-2024-11-20"
-        reply = answer("openai-chat").copy_with(body=events(*sent, done=True))
+        reply = replace(answer("openai-chat"), body=events(*sent, done=True))
         async with FaultyServer([reply]) as server:
             crystal = azure("my-gpt", endpoint=server.url, api_key="k", chat=True)
             response = await crystal.invoke(GO)

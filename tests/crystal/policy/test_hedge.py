@@ -1,10 +1,12 @@
 """Two attempts at one answer, of which the first one that speaks counts."""
 
+from collections import deque
+
 import anyio
 import pytest
 from anyio.lowlevel import checkpoint
 
-from cantrip_actors.crystal.policy.hedge import Waits, run_hedged
+from cantrip_actors.crystal.policy.hedge import run_hedged
 from cantrip_actors.crystal.policy.limited import Hedge
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.stream.wire import ItemStart
@@ -23,7 +25,7 @@ async def run_race(attempts, seen):
         return await next(left)(query)
 
     query = Query(Invocation([Message("user", "hello")]), emit=seen.append)
-    return await run_hedged(Hedge(after=0.0), Waits(), through, query, make_attempt)
+    return await run_hedged(Hedge(after=0.0), deque(), through, query, make_attempt)
 
 
 async def race_streamed_against_whole(streamed_end):
