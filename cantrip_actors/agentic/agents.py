@@ -19,10 +19,10 @@ from typing import Any, Final, NamedTuple, Protocol, Self, runtime_checkable
 from pydantic import BaseModel
 
 from cantrip_actors import Crystal, Invocation, Message, Response, Retry, Usage
-from cantrip_actors.crystal.schemas import strip_fence
 from cantrip_actors.crystals import Query, resolve
 from cantrip_actors.crystals import ask as ask_crystal
 from cantrip_actors.terms.arguments import check
+from cantrip_actors.terms.exact_json import strip_fence
 
 AskCrystal = Callable[[Crystal | str, Query, Retry], Awaitable[Response]]
 """A function that asks a crystal: directly, or through a runtime that shares its limits (`Runtime.ask`)."""

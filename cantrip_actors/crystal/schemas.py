@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly
+from cantrip_actors.terms.exact_json import dump_exactly, parse_exactly, strip_fence
 from cantrip_actors.terms.json_schema import find_misfits
 
 Schema = Mapping[str, Any]
@@ -374,14 +374,6 @@ def fit_answer(text: str, schema: Schema) -> tuple[str, str]:
             return dump_exactly(whole).decode(), ""
         return bare, "; ".join(misfits[:5])
     return bare, ""
-
-
-def strip_fence(text: str) -> str:
-    """Return a text without the Markdown fence around it."""
-    bare = text.strip()
-    if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
-        bare = bare[bare.index("\n") + 1 : -3].strip()
-    return bare
 
 
 def drop_nulls(value: Any, schema: Schema) -> Any:

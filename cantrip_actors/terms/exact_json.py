@@ -131,6 +131,14 @@ def _replace_surrogates(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def strip_fence(text: str) -> str:
+    """Return a text without the Markdown fence around it."""
+    bare = text.strip()
+    if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
+        bare = bare[bare.index("\n") + 1 : -3].strip()
+    return bare
+
+
 def copy_json(value: Any) -> Any:
     """Return JSON data that shares no list and no mapping with `value`, however deep. Tuples become lists."""
     top = [value]
