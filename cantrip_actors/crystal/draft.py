@@ -407,17 +407,14 @@ class Draft:
             raise error
         usage = StreamUsage(counts.prompt, counts.completion, counts.cached, counts.written)
         self._out.append(ResponseDone("completed", reason if isinstance(reason, str) else None, None, usage))
-        own_metadata = {**metadata, "provider": self.provider}
-        if counts.reasoning:
-            own_metadata["reasoning_tokens"] = counts.reasoning
-        if counts.written:
-            own_metadata["cache_written_tokens"] = counts.written
-        if counts.modalities:
-            own_metadata["modality_tokens"] = counts.modalities
-        if self._served:
-            own_metadata["server_calls"] = list(self._served.values())
-        if self.citations:
-            own_metadata["citations"] = self.citations
+        more = {
+            "reasoning_tokens": counts.reasoning,
+            "cache_written_tokens": counts.written,
+            "modality_tokens": counts.modalities,
+            "server_calls": list(self._served.values()),
+            "citations": self.citations,
+        }
+        own_metadata = {**metadata, "provider": self.provider, **{name: value for name, value in more.items() if value}}
         return Response(
             content=content,
             tool_calls=tuple(

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import orjson
 
+from cantrip_actors.crystal.draft import join_surrogates
 from cantrip_actors.crystal.overflow import find_window, is_overflow
 from cantrip_actors.crystal.shapes import mapping, objects
 from cantrip_actors.terms.errors import ProviderError
@@ -118,11 +119,11 @@ def make_failure(
     generated = details.get("failed_generation")
     text = f"{provider}: {message}" if not kind or kind in message else f"{provider}: {message} ({kind})"
     failure = ProviderError(
-        _repair_text(text),
+        join_surrogates(text),
         status=status,
         retry_after=_find_hint(details, now) if wait is None else wait,
         retryable=is_retryable,
-        generated=_repair_text(generated)
+        generated=join_surrogates(generated)
         if is_retryable and isinstance(generated, str) and generated.strip()
         else None,
     )
@@ -130,11 +131,6 @@ def make_failure(
     if overflows:
         failure.overflows, failure.window = True, find_window(details, message)
     return failure
-
-
-def _repair_text(text: str) -> str:
-    """Return a text that can be encoded: half a character, which JSON may contain, is replaced."""
-    return text.encode(errors="replace").decode()
 
 
 def _find_details(body: Any) -> Mapping[str, Any]:

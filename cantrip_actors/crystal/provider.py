@@ -361,7 +361,6 @@ class Family(ABC):
         return replace(tool, parameters=fitted.schema)
 
     def _find_lacking(self, settings: SamplingSettings) -> tuple[str, ...]:
-        """Return the settings that the family lacks."""
         if not (self.lacks or settings.typed):
             return ()
         own = [name for name in self.lacks if getattr(settings, name, None)]
@@ -738,7 +737,6 @@ class _Query:
         raise ProviderError(f"{self.crystal.name}: the turn was interrupted more than {PAUSES} times", retryable=False)
 
     async def _ask_once(self, query: ProviderQuery, *, shown: bool, resumes: bool) -> Response:
-        """Ask, without the parameters that are refused."""
         lessons: list[str] = []
         whole = query
         for _ in range(LESSONS):

@@ -373,7 +373,6 @@ def make_emit(observer: Callable[[Emitted], None] | None) -> Callable[[Any], Non
 
 
 async def _attempt(crystal: Crystal, query: Query) -> Response:
-    """Make one attempt."""
     if isinstance(crystal, PostingCrystal) and query.key:
         if query.handle is None:
             handle = await attempt(lambda: crystal.post(query))

@@ -184,7 +184,6 @@ def _is_body(value: Mapping[str, Any]) -> bool:
 
 
 def _split_responses(family: str, lines: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield the lines of each response."""
     part: list[bytes] = []
     decoder: Decoder | None = None
     last_id: Any = None

@@ -127,7 +127,7 @@ _OPENAI_WORDS: Final = _split_words(
     "pattern format minimum maximum exclusiveMinimum exclusiveMaximum multipleOf minItems maxItems"
 )
 _OPENAI_FORMATS: Final = _split_words("date-time time date duration email hostname ipv4 ipv6 uuid")
-_OPENAI_NEVER: Final = _split_words("allOf not if then else dependentSchemas dependentRequired patternProperties")
+_NEVER: Final = _split_words("allOf not if then else dependentSchemas dependentRequired patternProperties")
 
 
 def fit_for_openai(schema: Schema) -> Fitted:
@@ -147,7 +147,7 @@ def fit_for_openai(schema: Schema) -> Fitted:
 
 def _fit_openai_part(schema: dict[str, Any]) -> dict[str, Any]:
     schema = _replace_one_of(schema)
-    _refuse(schema, _OPENAI_NEVER)
+    _refuse(schema, _NEVER)
     if _is_empty(schema) or any(isinstance(part, bool) for part in _list_inner(_omit(schema, _REST))):
         raise _Inexpressible("a part that may be anything")
     if _is_object(schema):
@@ -219,7 +219,6 @@ _ANTHROPIC_WORDS: Final = _split_words(
     "title pattern format minItems default"
 )
 _ANTHROPIC_FORMATS: Final = _split_words("date-time time date duration email hostname uri ipv4 ipv6 uuid")
-_ANTHROPIC_NEVER: Final = _split_words("allOf not if then else dependentSchemas dependentRequired patternProperties")
 _LIMITS: Final = (
     *("minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     *("minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "format"),
@@ -244,12 +243,10 @@ def fit_for_anthropic(schema: Schema) -> Fitted:
 
 def _fit_anthropic_part(schema: dict[str, Any]) -> dict[str, Any]:
     schema = _replace_one_of(schema)
-    _refuse(schema, _ANTHROPIC_NEVER)
+    _refuse(schema, _NEVER | {"prefixItems"})
     if _is_object(schema):
         _refuse_maps(schema)
         schema["additionalProperties"] = False
-    if "prefixItems" in schema:
-        raise _Inexpressible("prefixItems")
     sent = {word: value for word, value in schema.items() if word in _ANTHROPIC_WORDS}
     if sent.get("format") not in _ANTHROPIC_FORMATS:
         sent.pop("format", None)

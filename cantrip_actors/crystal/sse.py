@@ -135,10 +135,9 @@ class _Json:
         self._size += len(chunk)
         if self._size > LIMIT:
             raise ProviderError(f"provider sent a body of more than {LIMIT} bytes", retryable=False)
-        if self._by_line is False or b"\n" not in chunk:
-            self._pieces.append(chunk)
-            return []
         self._pieces.append(chunk)
+        if self._by_line is False or b"\n" not in chunk:
+            return []
         lines = b"".join(self._pieces).split(b"\n")
         if self._by_line is None:
             self._by_line = _is_json(lines[0])

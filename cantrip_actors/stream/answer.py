@@ -138,7 +138,6 @@ class AnswerStream:
 
 
 def _find_error(end: ResponseError | ResponseDone) -> StreamError:
-    """Return the error of a response that ended in one."""
     fallback = "RESPONSE_ERROR"
     if isinstance(end, ResponseDone):
         fallback = end.finish_reason or fallback

@@ -303,7 +303,6 @@ class AnthropicWriter(Writer):
 
 
 def _write_block(part: str | File) -> dict[str, Any]:
-    """Return a text, an image or a document as a block."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if part.file_id is not None:

@@ -427,7 +427,6 @@ def _write_call(call: ToolCall) -> dict[str, Any]:
 
 
 def _write_part(part: str | File) -> dict[str, Any]:
-    """Return a text, an image or another file as a part."""
     if isinstance(part, str):
         return {"text": part}
     address = part.url or part.file_id
