@@ -18,7 +18,6 @@ from cantrip_actors.machine.actions import Child, Spawn
 from cantrip_actors.machine.events import ChildOutcome, Returned
 from cantrip_actors.records.records import ChildStarted
 from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.entity.ends import wait_for_stopped
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.bounds import RESULT_BYTES, RESULT_VALUES, measure_share
@@ -85,7 +84,8 @@ class ParentEntity:
         """End a child that still runs, and wait until its end is recorded."""
         if child.actor.parent is not None and not child.ending.is_set:
             await self.nursery.stop(child.actor, Shutdown(why))
-            await wait_for_stopped(child, self.core)
+            if self.core.registry.alive:  # if the tree of the runtime gives up, it ends before the entities do
+                await child.ending.wait()
 
 
 class Delegation:

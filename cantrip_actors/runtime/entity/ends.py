@@ -19,15 +19,6 @@ _REASONS: Final[dict[object, EndReason]] = {
 }
 
 
-async def wait_for_stopped(cell: Cell, core: Core) -> None:
-    """Wait until the registry has cleaned up after a cell whose actor has ended; at once if there is no registry left.
-
-    When the tree of the runtime gives up, the registry ends before the entities do.
-    """
-    if core.registry.alive:
-        await cell.ending.wait()
-
-
 def find_end_reason(detail: object, root: Cell, core: Core, *, has_request: bool) -> EndReason | None:
     """Return why an entity ends that is shut down with this detail; None if it leaves, and continues from its log.
 

@@ -54,7 +54,7 @@ class RegistryActor(Actor):
         """
         living = self._core.living
         for cell in reversed([*living.leaving.values(), *living]):
-            self._watch(cell)
+            self.monitor(cell.actor, final=True)
         living.begin_cleaning_up()
         self.ref.send(LOOK)
 
@@ -68,7 +68,7 @@ class RegistryActor(Actor):
 
     async def handle_cast(self, message: Cell) -> None:
         """Watch a cell."""
-        self._watch(message)
+        self.monitor(message.actor, final=True)
 
     async def handle_info(self, message: Any) -> None:
         """Unload the trees that have rested for long, or clean up after an entity that has ended."""
@@ -114,9 +114,6 @@ class RegistryActor(Actor):
         self._quarantines[entity_id] = self.send_after(delay, _QuarantineOver(entity_id))
 
     # Ends
-
-    def _watch(self, cell: Cell) -> None:
-        self.monitor(cell.actor, final=True)
 
     async def _clean_up(self, cell: Cell) -> None:
         try:

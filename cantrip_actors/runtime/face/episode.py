@@ -117,12 +117,8 @@ class Episode(Generic[Answer_co]):
 def _make_detached(kind: type[Episode[Any]], facts: dict[str, Any]) -> Episode[Any]:
     """Return an episode that was pickled. It reads its answer without its cantrip."""
     episode = object.__new__(kind)
-    episode.__dict__.update(facts, _read=_read_nothing, _read_answer=partial(_read_answer_of, facts["_answer"]))
+    episode.__dict__.update(facts, _read=lambda _: [], _read_answer=partial(_read_answer_of, facts["_answer"]))
     return episode
-
-
-def _read_nothing(_: str) -> list[Turn]:
-    return []
 
 
 def _read_answer_of(kind: Any, answer: Any) -> Any:

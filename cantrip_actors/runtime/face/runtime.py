@@ -64,7 +64,7 @@ from cantrip_actors.runtime.nodes.membership import Node
 from cantrip_actors.runtime.nodes.node import serve
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.runtime.people.requests import Remember, RequestFeed, RequestSource
-from cantrip_actors.runtime.time.schedules import Schedule, Schedules
+from cantrip_actors.runtime.time.schedules import Schedule, add_schedule, list_schedules
 from cantrip_actors.runtime.time.submissions import SUBMITTED, Submission, find_submission, list_submissions, submit
 from cantrip_actors.runtime.tree import Tree
 from cantrip_actors.stream.events import EntityEvent
@@ -146,7 +146,6 @@ class Runtime:
     def __init__(self, tree: Tree, recover: Recover) -> None:
         self._tree = tree
         self._beginnings = Beginnings(tree)
-        self._schedules = Schedules(self._tree)
         self._recover = recover
         self._owner: Owner | None = None
         self._tenant: str | None = None
@@ -1237,7 +1236,8 @@ class Runtime:
         Raises InvalidSchedule for a rule that never fires, an unknown zone, an unknown name or a cantrip without one;
         InvalidIntent; RuntimeClosed; LoomError if the loom cannot write.
         """
-        return await self._schedules.add(
+        return await add_schedule(
+            self._tree,
             target,
             intent,
             at=at,
@@ -1256,7 +1256,7 @@ class Runtime:
 
         It reads the loom in the calling thread: for a loom on a server, `await runtime.read(runtime.schedules)`.
         """
-        return self._schedules.list_all(self._tenant)
+        return list_schedules(self._tree, self._tenant)
 
     # Recovery
 

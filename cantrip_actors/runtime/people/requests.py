@@ -110,10 +110,11 @@ class Requests:
         self._inboxes = inboxes
         self._bus = bus
         self._feeds: weakref.WeakSet[RequestFeed] = weakref.WeakSet()
+        """The feeds that follow requests: while there are any, requests are attended."""
         self._sources: dict[RequestSource, str] = {}
         self._can_check = False
         """Whether jsonschema, which checks arguments and answers, is imported."""
-        self.elicitations = Elicitations(core.make_moment, lambda: self.is_attended, self._publish)
+        self.elicitations = Elicitations(core.make_moment, lambda: bool(self._feeds), self._publish)
 
     def add(self, source: RequestSource, tenant: str = "") -> None:
         """Also list and decide the requests of a source, which belong to a tenant."""
@@ -124,17 +125,12 @@ class Requests:
         """Whether requests may come from other processes, without an event in this one."""
         return self._core.store.shared or bool(self._sources)
 
-    @property
-    def is_attended(self) -> bool:
-        """Whether a program in this process follows requests."""
-        return bool(self._feeds)
-
     def denies(self, setting: Unattended | None) -> bool:
         """Whether a request is denied at once, because no program follows requests.
 
         `setting` is the `unattended` setting of its gate; None for the runtime's.
         """
-        return (setting or self._core.limits.unattended) == "deny" and not self.is_attended
+        return (setting or self._core.limits.unattended) == "deny" and not self._feeds
 
     @property
     def followers(self) -> int:

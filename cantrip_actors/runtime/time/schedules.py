@@ -153,97 +153,91 @@ def _resume(now: float, row: Timer, known: Scheduled) -> Timer:
     return replace(row, due=due, schedule=replace(known, is_paused=False, next=due, queued=(), caught_up=0))
 
 
-class Schedules:
-    """Makes and lists the schedules of one runtime."""
+def list_schedules(tree: Tree, tenant: str | None) -> list[Schedule]:
+    """Return the schedules of a tenant, or of all, by their ids."""
+    rows = tree.store.timers()
+    return [Schedule(tree, row) for row in rows if row.schedule and tenant in (None, row.schedule.tenant)]
 
-    def __init__(self, tree: Tree) -> None:
-        self._tree = tree
 
-    def list_all(self, tenant: str | None) -> list[Schedule]:
-        """Return the schedules of a tenant, or of all, by their ids."""
-        rows = self._tree.store.timers()
-        return [Schedule(self._tree, row) for row in rows if row.schedule and tenant in (None, row.schedule.tenant)]
+async def add_schedule(
+    tree: Tree,
+    target: Cantrip | str,
+    intent: str,
+    *,
+    id: str | None,
+    catch_up: CatchUp,
+    overlap: Overlap,
+    to: Target | None,
+    tenant: str,
+    **rule: Any,
+) -> Schedule:
+    """Make a schedule, or change the one with that id. Raises InvalidSchedule, InvalidIntent; see `Runtime`."""
+    tree.check_accepting()
+    for option, value, known in (("catch_up", catch_up, CatchUp), ("overlap", overlap, Overlap)):
+        check_choice(option, value, get_args(known), InvalidSchedule)
+    check_kind("schedule", intent, str, "an intent that is a text", InvalidIntent)
+    make_begin(intent, None)
+    name, kind = await _resolve(tree, target, to, tenant)
+    now = tree.read_time_of_day()
+    made = make_rule(now, **rule)
+    key = scope_name(tenant, tree.make_moment().fresh if id is None else check_name("id", id, InvalidSchedule))
+    schedule = Scheduled(
+        to=kind,
+        name=name,
+        intent=intent,
+        rule=made,
+        created=now,
+        catch_up=catch_up,
+        overlap=overlap,
+        tenant=tenant,
+    )
+    while True:
+        old = await tree.scheduler.find(key)
+        row = tree.guard.redact_timer(Timer(id=key, due=None, schedule=schedule))
+        assert row.schedule is not None
+        if old is not None and old.schedule is not None:
+            if _get_content(old.schedule) == _get_content(row.schedule):
+                return Schedule(tree, old)
+            kept = replace(row.schedule, is_paused=old.schedule.is_paused, last=old.schedule.last)
+            row = replace(row, schedule=kept)
+        due = find_next(made, now)
+        if due is None:
+            raise InvalidSchedule(f"at: expected a time to come, got {rule['at']}, which has passed")
+        assert row.schedule is not None
+        planned = replace(row.schedule, next=due)
+        row = replace(row, due=None if planned.is_paused else due, schedule=planned)
+        if await tree.scheduler.replace(old, row):
+            return Schedule(tree, row)
 
-    async def add(
-        self,
-        target: Cantrip | str,
-        intent: str,
-        *,
-        id: str | None,
-        catch_up: CatchUp,
-        overlap: Overlap,
-        to: Target | None,
-        tenant: str,
-        **rule: Any,
-    ) -> Schedule:
-        """Make a schedule, or change the one with that id. Raises InvalidSchedule, InvalidIntent; see `Runtime`."""
-        tree = self._tree
-        tree.check_accepting()
-        for option, value, known in (("catch_up", catch_up, CatchUp), ("overlap", overlap, Overlap)):
-            check_choice(option, value, get_args(known), InvalidSchedule)
-        check_kind("schedule", intent, str, "an intent that is a text", InvalidIntent)
-        make_begin(intent, None)
-        name, kind = await self._resolve(target, to, tenant)
-        now = tree.read_time_of_day()
-        made = make_rule(now, **rule)
-        key = scope_name(tenant, tree.make_moment().fresh if id is None else check_name("id", id, InvalidSchedule))
-        schedule = Scheduled(
-            to=kind,
-            name=name,
-            intent=intent,
-            rule=made,
-            created=now,
-            catch_up=catch_up,
-            overlap=overlap,
-            tenant=tenant,
-        )
-        while True:
-            old = await tree.scheduler.find(key)
-            row = tree.guard.redact_timer(Timer(id=key, due=None, schedule=schedule))
-            assert row.schedule is not None
-            if old is not None and old.schedule is not None:
-                if _get_content(old.schedule) == _get_content(row.schedule):
-                    return Schedule(tree, old)
-                kept = replace(row.schedule, is_paused=old.schedule.is_paused, last=old.schedule.last)
-                row = replace(row, schedule=kept)
-            due = find_next(made, now)
-            if due is None:
-                raise InvalidSchedule(f"at: expected a time to come, got {rule['at']}, which has passed")
-            assert row.schedule is not None
-            planned = replace(row.schedule, next=due)
-            row = replace(row, due=None if planned.is_paused else due, schedule=planned)
-            if await tree.scheduler.replace(old, row):
-                return Schedule(tree, row)
 
-    async def _resolve(self, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
-        """Return the name that a schedule stores, and whether it names an entity or a cantrip."""
-        check_choice("to", to, (*get_args(Target), None), InvalidSchedule)
-        if isinstance(target, Cantrip):
-            if target.name is None or to == "entity":
-                raise InvalidSchedule(
-                    "a schedule keeps the name of its cantrip: expected Cantrip(…, name=…), got a cantrip without a "
-                    "name"
-                    if target.name is None
-                    else "to: a cantrip was given, and 'entity' was expected"
-                )
-            self._tree.cantrips.offer(target)
-            self._tree.cantrips.add(target)
-            self._tree.scheduler.wake()  # a firing may have waited for it
-            return target.name, "cantrip"
-        expected = "a cantrip, or the name of an entity or a cantrip"
-        check(is_text(target), "schedule", expected, target, InvalidSchedule)
-        if to is not None:
-            return target, to
-        with suppress(CantripError):
-            await self._tree.in_store(partial(self._tree.inboxes.resolve_address, target, tenant))
-            return target, "entity"
-        offered = self._tree.cantrips
-        if offered.find_offered(target) is None:
+async def _resolve(tree: Tree, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
+    """Return the name that a schedule stores, and whether it names an entity or a cantrip."""
+    check_choice("to", to, (*get_args(Target), None), InvalidSchedule)
+    if isinstance(target, Cantrip):
+        if target.name is None or to == "entity":
             raise InvalidSchedule(
-                f'no long-lived entity and no cantrip of this runtime is called "{target}"; cantrips: '
-                f"{suggest_nearest(target, offered.names)}. Say to='entity' or to='cantrip' for one that is made later"
+                "a schedule keeps the name of its cantrip: expected Cantrip(…, name=…), got a cantrip without a name"
+                if target.name is None
+                else "to: a cantrip was given, and 'entity' was expected"
             )
-        return target, "cantrip"
+        tree.cantrips.offer(target)
+        tree.cantrips.add(target)
+        tree.scheduler.wake()  # a firing may have waited for it
+        return target.name, "cantrip"
+    expected = "a cantrip, or the name of an entity or a cantrip"
+    check(is_text(target), "schedule", expected, target, InvalidSchedule)
+    if to is not None:
+        return target, to
+    with suppress(CantripError):
+        await tree.in_store(partial(tree.inboxes.resolve_address, target, tenant))
+        return target, "entity"
+    offered = tree.cantrips
+    if offered.find_offered(target) is None:
+        raise InvalidSchedule(
+            f'no long-lived entity and no cantrip of this runtime is called "{target}"; cantrips: '
+            f"{suggest_nearest(target, offered.names)}. Say to='entity' or to='cantrip' for one that is made later"
+        )
+    return target, "cantrip"
 
 
 def _get_content(schedule: Scheduled) -> tuple[object, ...]:
