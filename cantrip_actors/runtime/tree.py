@@ -142,10 +142,9 @@ class Tree(Core):
         dependencies: Provide | None = None,
         make_casts: Callable[[Tree], Casts],
     ) -> None:
-        passivate_after = limits.passivate_after if node is None else node.passivate_after
-        super().__init__(
-            cantrips, limits, guard, upgrade, instrument, passivate_after=passivate_after, dependencies=dependencies
-        )
+        if node is not None:
+            limits = limits._replace(passivate_after=node.passivate_after)
+        super().__init__(cantrips, limits, guard, upgrade, instrument, dependencies=dependencies)
         self._node = node
         self._webhooks = webhooks
         self._keys = _ProcessKeys(snapshot_key, secrets.token_bytes(32))

@@ -27,7 +27,6 @@ from cantrip_actors.records.records import Observation
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.delegation import ParentEntity, describe_outcome, read_outcome
 from cantrip_actors.runtime.entity.ends import end_trees
-from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.terms.bounds import measure_share
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
 from cantrip_actors.terms.gate import Refused
@@ -44,11 +43,11 @@ class BackgroundChildren:
     `interrupt` cuts the query short that the entity makes; it has no effect if it makes none.
     """
 
-    def __init__(self, parent: ParentEntity, environment: Environment, interrupt: Callable[[], None]) -> None:
+    def __init__(self, parent: ParentEntity, interrupt: Callable[[], None]) -> None:
         self._parent = parent
         self._cell = parent.cell
         self._recorder = parent.recorder
-        self._environment = environment
+        self._environment = parent.environment
         self._interrupt = interrupt
         self._cells: dict[str, Cell] = {}
         """The children that were started here, by their ids, the first one first."""

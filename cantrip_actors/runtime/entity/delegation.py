@@ -18,6 +18,7 @@ from cantrip_actors.machine.actions import Child, Spawn
 from cantrip_actors.machine.events import ChildOutcome, Returned
 from cantrip_actors.records.records import ChildStarted
 from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.bounds import RESULT_BYTES, RESULT_VALUES, measure_share
@@ -48,7 +49,7 @@ class ParentEntity:
     """One incarnation of an entity as a parent: it makes, starts and stops children, in the nursery of its actor."""
 
     cell: Cell
-    core: Core
+    environment: Environment
     recorder: StepRecorder
     maker: ChildMaker
     nursery: Children
@@ -84,7 +85,7 @@ class ParentEntity:
         """End a child that still runs, and wait until its end is recorded."""
         if child.actor.parent is not None and not child.ending.is_set:
             await self.nursery.stop(child.actor, Shutdown(why))
-            if self.core.registry.alive:  # if the tree of the runtime gives up, it ends before the entities do
+            if self.environment.core.registry.alive:  # it ends before the entities if their tree gives up
                 await child.ending.wait()
 
 
@@ -134,7 +135,7 @@ class Delegation:
         for cell in cells:
             if cell.outcome is None and isinstance(cell.error, LoomError):
                 raise cell.error
-        core = self._parent.core
+        core = self._parent.environment.core
         outcomes = [
             child if isinstance(child, ChildOutcome) else await read_outcome(core, child) for child in self._children
         ]

@@ -37,7 +37,7 @@ from cantrip_actors.records.records import Resumed
 from cantrip_actors.runtime.crystals.crystal_actor import Abandoned
 from cantrip_actors.runtime.entity.cell import Cell, Dismissed, EpisodeCaller, GivenUp, Unloaded
 from cantrip_actors.runtime.entity.checkpoints import Checkpoints
-from cantrip_actors.runtime.entity.delegation import ChildMaker
+from cantrip_actors.runtime.entity.delegation import ChildMaker, ParentEntity
 from cantrip_actors.runtime.entity.ends import end_below, find_end_reason
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.loading import find_last_time, load_state
@@ -81,16 +81,12 @@ class EntityActor(Actor):
 
     async def run(self) -> None:
         """Drive the entity until it ends or leaves."""
-        cell, environment = self._cell, self._environment
+        cell = self._cell
         WORKING.set(cell.working)  # this actor's own context, as each task has one
         self._performer = Performer(
-            cell,
-            environment,
-            self._recorder,
+            ParentEntity(cell, self._environment, self._recorder, self._maker, self.children),
             self._reader,
             self._checkpoints,
-            children=self.children,
-            maker=self._maker,
             wait_for_mail=self._wait_for_mail,
             was_cut=lambda: self._scope.cancel_called and self.stop_reason is None,
         )

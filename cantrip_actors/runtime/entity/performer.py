@@ -56,13 +56,10 @@ from cantrip_actors.runtime.crystals.querying import query_crystal
 from cantrip_actors.runtime.crystals.sampling import Sampling
 from cantrip_actors.runtime.crystals.summary import remember
 from cantrip_actors.runtime.entity.background import BackgroundChildren
-from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.checkpoints import Checkpoints
-from cantrip_actors.runtime.entity.delegation import ChildMaker, Delegation, ParentEntity
-from cantrip_actors.runtime.entity.environment import Environment
+from cantrip_actors.runtime.entity.delegation import Delegation, ParentEntity
 from cantrip_actors.runtime.entity.mail_reader import MailReader
 from cantrip_actors.runtime.entity.recall import recall_result
-from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.entity.unavailable import call_until_available, wait_for_service
 from cantrip_actors.runtime.nodes.placing import ends_here
 from cantrip_actors.stream.answer import AnswerStream
@@ -75,7 +72,7 @@ from cantrip_actors.terms.messages import Invocation, Response, Usage
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.own_gate_names import ASK, COMPACT, OF_CHILDREN, RECALL
 from cantrip_actors.terms.wrapping import Fence
-from supervisors import ActorRef, Children, ChildSpec
+from supervisors import ActorRef, ChildSpec
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -90,13 +87,9 @@ class Performer:
     """Carries out the actions of one incarnation of an entity.
 
     Args:
-        cell: the entity.
-        environment: the parts of the runtime.
-        recorder: the entity's state.
+        parent: the entity, its state, and the nursery of its actor, for its circle and its children.
         reader: its mail.
         checkpoints: its checkpoints.
-        children: the task group of its actor, for its circle and its children.
-        maker: makes the cells of children.
         wait_for_mail: waits until the actor is notified of mail.
         was_cut: says whether the driver cut the action under way short, and the actor itself continues. Otherwise a
             cancellation ends the whole actor, and its children with it.
@@ -109,28 +102,24 @@ class Performer:
 
     def __init__(
         self,
-        cell: Cell,
-        environment: Environment,
-        recorder: StepRecorder,
+        parent: ParentEntity,
         reader: MailReader,
         checkpoints: Checkpoints,
         *,
-        children: Children,
-        maker: ChildMaker,
         wait_for_mail: Callable[[], Awaitable[object]],
         was_cut: Callable[[], bool],
     ) -> None:
-        self._cell = cell
-        self._environment = environment
-        self._recorder = recorder
+        self._parent = parent
+        self._cell = parent.cell
+        self._environment = parent.environment
+        self._recorder = parent.recorder
         self._reader = reader
         self._checkpoints = checkpoints
-        self._parent = ParentEntity(cell, environment.core, recorder, maker, children)
         self._wait_for_mail = wait_for_mail
         self._was_cut = was_cut
-        self.background = BackgroundChildren(self._parent, environment, self._interrupt_query)
-        recorder.end_children = self.background.end
-        self._options = cell.plan.cantrip.call.sampling()
+        self.background = BackgroundChildren(parent, self._interrupt_query)
+        parent.recorder.end_children = self.background.end
+        self._options = parent.cell.plan.cantrip.call.sampling()
         self._circle: ActorRef[Any] | None = None
         self._is_querying = False
         self._has_own_mail = False

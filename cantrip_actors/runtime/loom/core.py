@@ -97,11 +97,10 @@ class Core:
         upgrade: Upgrade,
         instrument: Instrument | None = None,
         *,
-        passivate_after: float,
         dependencies: Provide | None = None,
     ) -> None:
         self.registry: ActorRef[Any] = ActorRef()
-        self.living = LoadedCells(passivate_after, self.registry)
+        self.living = LoadedCells(limits.passivate_after, self.registry)
         self.instrument = instrument
         self.limits = limits
         self.guard = guard
