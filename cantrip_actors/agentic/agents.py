@@ -39,26 +39,21 @@ class AgentProtocol(Protocol):
     @property
     def id(self) -> str:
         """Its id in the trace."""
-        ...
 
     @property
     def name(self) -> str:
         """Its name in error texts."""
-        ...
 
     @property
     def input_schema(self) -> type[BaseModel]:
         """The schema of its input."""
-        ...
 
     @property
     def output_schema(self) -> type[BaseModel]:
         """The schema of its answer."""
-        ...
 
     async def __call__(self, input_json: str) -> str:
         """Return its answer to an input, both as JSON."""
-        ...
 
 
 class AgentReply(NamedTuple):

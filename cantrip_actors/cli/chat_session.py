@@ -292,7 +292,6 @@ class ChatSession:
     # Commands
 
     async def _obey(self, message: str) -> None:
-        """Carry out a command."""
         command, _, rest = message.strip().partition(" ")
         rest = rest.strip()
         match command:

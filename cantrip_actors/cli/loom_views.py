@@ -186,7 +186,6 @@ def build_entity_row(loom: Loom, header: Header) -> dict[str, Any]:
 
 
 def _find_last_answer(turns: list[Turn]) -> str | None:
-    """Return the last answer, else the last text."""
     for turn in reversed([turn for turn in turns if not turn.undone]):
         answers = [seen.content for seen in turn.gate_calls if seen.gate == "done"]
         if answers or turn.content:

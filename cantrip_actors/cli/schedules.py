@@ -148,7 +148,6 @@ def _print(schedule: Schedule, loom: str, *, as_json: bool, verb: str | None = N
 
 
 def _build_row(schedule: ScheduleView) -> dict[str, Any]:
-    """Return a schedule as JSON data."""
     next_at = schedule.next_at
     is_due = next_at is not None and next_at <= datetime.now(UTC)
     return {

@@ -290,7 +290,6 @@ def _decide(
 
 
 def _show_status(record: Record, *, as_json: bool) -> None:
-    """Print the status of a dispatch."""
     from cantrip_actors.dispatch import summary_of
 
     row = summary_of(record)

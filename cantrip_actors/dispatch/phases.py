@@ -135,7 +135,6 @@ def refuse_phase(phases: Phases | None, event: PhaseEvent) -> Refusal | None:
 
 
 def _name_missing(phase: str, event: PhasePassed | PhaseFailed | ReviewReturned) -> str:
-    """Return the missing part of the event."""
     match event:
         case ReviewReturned(findings):
             return "say what the review found (findings)" if is_placeholder(findings) else ""

@@ -124,7 +124,6 @@ def _refuse_fenced(record: Record, entry: Entry) -> Refusal | None:
 
 
 def _refuse_unfit(record: Record, entry: Entry) -> Refusal | None:  # noqa: PLR0911  # one row an event
-    """Return the refusal by the event's own rule."""
     event = entry.event
     match event:
         case e.StatusChanged():

@@ -258,7 +258,6 @@ class _RecipeReader(RecipeReader):
         return [gate for at, item in enumerate(items) for gate in self._set_of_gates(item, (*where, at))]
 
     def _set_of_gates(self, item: Any, where: RecipePath) -> Sequence[Gate | Wrap | ToolServer | None]:
-        """Return the gates that one item stands for."""
         if item == "background":
             return BACKGROUND
         if isinstance(item, dict) and item.keys() == {"browser"}:

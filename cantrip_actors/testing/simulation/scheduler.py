@@ -49,12 +49,10 @@ class TaskOwner(Protocol):
     @property
     def name(self) -> str:
         """Its name in errors."""
-        ...
 
     @property
     def is_running(self) -> bool:
         """Whether its tasks may run now."""
-        ...
 
 
 class _TaskPlace:

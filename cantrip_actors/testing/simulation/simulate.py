@@ -226,7 +226,6 @@ def _shrink(
 
 
 def _find_leaf(error: BaseException | None) -> BaseException | None:
-    """Return the first error of a group."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

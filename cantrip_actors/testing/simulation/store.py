@@ -17,15 +17,12 @@ class StoreOwner(Protocol):
 
     def must_wait(self) -> bool:
         """Return whether the next access waits."""
-        ...
 
     def check_reachable(self) -> None:
         """Raise LoomError while the store cannot be reached."""
-        ...
 
     def write(self, write: Callable[[], T], *, is_attempt: bool) -> T:
         """Write, or do what a fault does to this write."""
-        ...
 
 
 class SimulatedStore(SqliteStore):
