@@ -143,18 +143,12 @@ class RpcConnection:
             if method == "$/cancel_request":
                 self._cancel(params)
             else:
-                tasks.start_soon(self._notice, method, params)
+                tasks.start_soon(self._handler.notice, method, params)
         elif not isinstance(id, str | int | float | None) or isinstance(id, bool):
             await self._fail(None, RequestError(INVALID_REQUEST, "id: expected a text or a number"))
         else:
             request = self._requests[(type(id), id)] = _Request(method, params, anyio.CancelScope())
             await tasks.start(self._respond, request, id)
-
-    async def _notice(self, method: str, params: Any) -> None:
-        try:
-            await self._handler.notice(method, params)
-        except RequestError as error:
-            _log.warning("a notification was not understood", method=method, error=error.message)
 
     async def _respond(
         self,

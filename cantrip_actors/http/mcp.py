@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any
 
 import anyio
 from anyio import to_thread
@@ -21,19 +21,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cantrip_actors.http.bodies import read_body
 from cantrip_actors.http.endpoint import Endpoint
 from cantrip_actors.http.problems import Problem
+from cantrip_actors.http.protected_resource import MCP
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate
 from cantrip_actors.http.token import Token
 from cantrip_actors.terms.half_characters import replace_half_characters
-
-PATH: Final = "/mcp"
 
 
 def mcp_routes(service: Service) -> list[Route]:
     """Return the route, if the extra `mcp` is installed."""
     if find_spec("mcp") is None:
         return []
-    return [Route(PATH, Endpoint(service, PATH, _Door(service).answer), methods=["GET", "POST", "DELETE"])]
+    return [Route(MCP, Endpoint(service, MCP, _Door(service).answer), methods=["GET", "POST", "DELETE"])]
 
 
 class _Door:

@@ -5,6 +5,7 @@
 import {
   ago,
   button,
+  details,
   h,
   linkTo,
   moment,
@@ -43,12 +44,9 @@ export class NeedsPane {
     this.near = h("div", { class: "cards" });
     this.held = h("div", { class: "cards" });
     this.log = h("ol", { class: "crashes" });
-    this.logBox = h(
-      "details",
-      { class: "log", hidden: true },
-      h("summary", null, "Crashes ", (this.logCount = h("span", { class: "count" }))),
-      this.log,
-    );
+    this.logCount = h("span", { class: "count" });
+    this.logBox = details("log", ["Crashes ", this.logCount], this.log);
+    this.logBox.hidden = true;
     this.calm = h(
       "div",
       { class: "calm" },
@@ -237,31 +235,15 @@ export class NeedsPane {
   #crash(one) {
     const entity = entityOf(one.path, this.model);
     const where = entity ? this.#who(entity) : h("span", null, plain(one.path.split("/").slice(-2).join("/")));
-    return h(
-      "li",
-      null,
-      h(
-        "details",
-        null,
-        h(
-          "summary",
-          null,
-          time(one.at * 1000),
-          " ",
-          h("b", null, plain(one.path.split("/").at(-1))),
-          ` ${one.what} `,
-          h(
-            "span",
-            { class: "dim brief", dir: "auto" },
-            plain(one.reason ?? "")
-              .replace(/^crash: /, "")
-              .slice(0, 90),
-          ),
-        ),
-        h("p", null, where),
-        crashReport(one),
-      ),
-    );
+    const reason = plain(one.reason ?? "").replace(/^crash: /, "");
+    const summary = [
+      time(one.at * 1000),
+      " ",
+      h("b", null, plain(one.path.split("/").at(-1))),
+      ` ${one.what} `,
+      h("span", { class: "dim brief", dir: "auto" }, reason.slice(0, 90)),
+    ];
+    return h("li", null, details(null, summary, h("p", null, where), crashReport(one)));
   }
 }
 
