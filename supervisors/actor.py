@@ -307,15 +307,13 @@ class Actor:
                 else:
                     await self.handle_info(item[1])
             else:
-                if box.producers:
-                    box.admit()
+                box.admit()
                 await wait(box)
                 left = BATCH
                 continue
             left -= 1
             if not left:
-                if box.producers:
-                    box.admit()
+                box.admit()
                 await anyio.lowlevel.checkpoint()
                 left = BATCH
 
@@ -332,8 +330,7 @@ def _take(me: Incarnation, match: Callable[[Any], bool] | None) -> Any:
             if match is None or match(message):
                 assert lane is not None
                 del lane[at]
-                if box.producers:
-                    box.admit()
+                box.admit()
                 if caller is not None:
                     me.take_call(caller)
                 return message

@@ -188,12 +188,7 @@ class ChildRecord:
         return failure
 
     def _identify(self, actor: Actor) -> ActorRef:
-        """Give the new actor its ref, path and name, and return the ref.
-
-        Raises:
-            SpecError: the ref of the spec is of another kind, or another child's.
-            NameTaken: another actor has the name of the spec.
-        """
+        """Give the new actor its ref, path and name, and return the ref; raise an error if it cannot have them."""
         self.is_supervisor, self.is_host = actor.is_supervisor, actor.has_children
         ref = self.ref or self.spec.ref
         if ref is None:

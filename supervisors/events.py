@@ -129,10 +129,10 @@ class EventStream:
     reader that stops before the system does calls `close`.
     """
 
-    def __init__(self, buffer: int, leave: Callable[[EventStream], object]) -> None:
+    def __init__(self, buffer: int, sinks: list[Sink]) -> None:
         self._events: deque[Event] = deque(maxlen=buffer)
         self._has_changed = anyio.Event()
-        self._leave = leave
+        self._sinks = sinks
         self._is_closed = False
         self.dropped = 0
 
@@ -145,9 +145,9 @@ class EventStream:
 
     def close(self) -> None:
         """End the stream: it takes no more events, and the reader gets the remaining ones, then the end."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._leave(self)
+        self._is_closed = True
+        if self in self._sinks:
+            self._sinks.remove(self)
         self._has_changed.set()
 
     def __aiter__(self) -> Self:

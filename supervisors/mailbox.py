@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+import anyio
+
 if TYPE_CHECKING:
     from supervisors.ref import BoundedWork
     from supervisors.waiting import EventLoop
@@ -150,7 +152,7 @@ def _wake_nobody(_: Any) -> None:
 class Mailbox:
     """The messages of one actor identity. The hot paths in `ref.py`, `actor.py` and `waiting.py` use the fields."""
 
-    __slots__ = ("items", "limit", "producers", "urgent", "waiter", "wake")
+    __slots__ = ("has_room", "items", "limit", "urgent", "waiter", "wake")
 
     def __init__(self) -> None:
         self.items: deque[Any] | None = None
@@ -158,7 +160,7 @@ class Mailbox:
         self.limit = UNBOUNDED
         self.waiter: Any = None
         self.wake: Callable[[Any], object] = _wake_nobody
-        self.producers: dict[Caller, None] | None = None  # senders that wait for room, in their order
+        self.has_room: anyio.Event | None = None  # if senders wait for room
 
     def __len__(self) -> int:
         return (len(self.items) if self.items else 0) + (len(self.urgent) if self.urgent else 0)
@@ -196,9 +198,9 @@ class Mailbox:
 
     def admit(self) -> None:
         """Wake the senders that wait for room; a sender that finds none waits again."""
-        producers, self.producers = self.producers, None
-        for promise in producers or ():
-            promise.reply(None)
+        if self.has_room is not None:
+            self.has_room.set()
+            self.has_room = None
 
     def drain(self) -> list[Any]:
         """Remove and return all items, urgent ones first."""

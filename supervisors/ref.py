@@ -333,15 +333,9 @@ class ActorRef(Generic[A_co]):
             if len(box.items or ()) < box.limit:
                 self.cast(message)
                 return
-            promise = identity.system.loop.make_caller()
-            if box.producers is None:
-                box.producers = {}
-            box.producers[promise] = None
-            try:
-                await promise.wait()
-            finally:
-                if box.producers is not None:  # it was cancelled
-                    box.producers.pop(promise, None)
+            if box.has_room is None:
+                box.has_room = anyio.Event()
+            await box.has_room.wait()
 
     @overload
     async def call(

@@ -230,13 +230,9 @@ class ActorSystem:
 
         At most `buffer` events are kept for a slow reader, until the system ends or the stream is closed.
         """
-        stream = EventStream(buffer, self._remove_stream)
+        stream = EventStream(buffer, self.sinks)
         self.sinks.append(stream)
         return stream
-
-    def _remove_stream(self, stream: EventStream) -> None:
-        with contextlib.suppress(ValueError):  # the program has removed it
-            self.sinks.remove(stream)
 
     async def terminated(self, *signals: signal.Signals) -> signal.Signals:
         """Wait until the process is asked to end: by SIGTERM or SIGINT, or by `signals`.

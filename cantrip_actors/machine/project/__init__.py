@@ -31,7 +31,6 @@ from cantrip_actors.machine.project.entity import (
     fold_state,
     get_header,
     has_taken,
-    is_over,
     list_children,
     list_first_turns,
     list_intents,
@@ -82,7 +81,6 @@ from cantrip_actors.machine.project.spending import (
     list_usage_by_time,
 )
 from cantrip_actors.machine.project.turns import (
-    Entry,
     TurnReader,
     begins_inside,
     collect_rewards,
@@ -103,7 +101,6 @@ __all__ = [
     "CantripRef",
     "ClientCall",
     "EntityStanding",
-    "Entry",
     "Life",
     "Round",
     "Status",
@@ -155,7 +152,6 @@ __all__ = [
     "is_end_recorded",
     "is_for_lease_holder",
     "is_of_life",
-    "is_over",
     "list_children",
     "list_finished_calls",
     "list_first_turns",
