@@ -426,7 +426,7 @@ def test_a_read_far_into_a_sparse_file_is_bounded_by_work(tmp_path: Path, where:
     with (tmp_path / "sparse").open("wb") as file:
         file.write(b"text\n" * 4096)
         file.truncate(20_000_000_000)
-    with pytest.raises(GateError, match="beyond the first 64,000,000 characters"):
+    with pytest.raises(GateError, match="beyond the first 64,000,000 bytes"):
         read(root=tmp_path, path="sparse", **where)
     assert str(read(root=tmp_path, path="sparse", limit=1)).startswith("text\n")
 

@@ -60,7 +60,7 @@ DEEPEST: Final = 64
 """The depth of nested folders in a walk, because each level holds an open handle."""
 
 PASSED: Final = 64_000_000
-"""Characters of a file that `read` can skip before the part that it shows."""
+"""Bytes of a file that `read` can skip before the part that it shows."""
 
 _PEEK: Final = 8192
 
@@ -162,7 +162,7 @@ def _refuse_beyond(position: int) -> None:
     """Refuse to skip more of a file. A file may be larger than its disk, because holes take no space."""
     if position > PASSED:
         raise GateError(
-            f"what was asked for lies beyond the first {PASSED:,} characters of the file: expected an offset and a "
+            f"what was asked for lies beyond the first {PASSED:,} bytes of the file: expected an offset and a "
             "column before that; search finds lines further on"
         )
 

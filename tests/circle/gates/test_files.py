@@ -108,7 +108,7 @@ class TestRead:
             file.write(b"a" * 10_000)
             file.truncate(2**40)
         for place in ({"offset": 2}, {"column": 2**39}):
-            assert "lies beyond the first 64,000,000 characters" in refusal(read, root=root, path="b.txt", **place)
+            assert "lies beyond the first 64,000,000 bytes" in refusal(read, root=root, path="b.txt", **place)
 
     def test_a_long_file_is_cut_with_a_note_where_to_continue(self, root):
         whole = "".join(f"line {n}\n" for n in range(20_000))
