@@ -154,6 +154,7 @@ class TestLimits:
             await anyio.sleep(0.1)
             with anyio.move_on_after(0.3):
                 await one.ask()
+            await anyio.wait_all_tasks_blocked()  # the actor hears of the cancellation by a message
             assert (await one.status()).waiting == 0
             assert (await one.status()).running == 1
         assert len(model.asked) == 1
