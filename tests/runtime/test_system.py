@@ -73,7 +73,7 @@ async def test_a_system_has_the_durability_and_the_size_of_its_loom(
 
 async def test_the_url_of_a_system_has_no_password(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Runtime.open("memory:") as runtime:
-        monkeypatch.setattr(runtime._tree, "_url", "postgresql://me:hunter2@db.example/looms")
+        monkeypatch.setattr(runtime._tree, "url", "postgresql://me:hunter2@db.example/looms")
         loom = runtime.inspect().loom
     assert loom.url == "postgresql://me:[redacted]@db.example/looms"
 
