@@ -65,7 +65,8 @@ def _watch_appends(store: Any, ledger: Ledger, fate: Fate) -> None:
 
 
 def _half_written(store: Any, fate: Fate) -> None:
-    write = store._disk.write  # noqa: SLF001  # see the head of this file
+    file = store._file  # noqa: SLF001  # see the head of this file
+    write = file.disk.write
 
     def tear(fd: int, data: bytes) -> int:
         if fate.is_next:
@@ -74,7 +75,7 @@ def _half_written(store: Any, fate: Fate) -> None:
         written: int = write(fd, data)
         return written
 
-    store._disk = replace(store._disk, write=tear)  # noqa: SLF001  # likewise
+    file.disk = replace(file.disk, write=tear)
 
 
 def _leave_uncommitted(store: Any, fate: Fate) -> None:

@@ -160,7 +160,8 @@ class _Weather:
                 "sync": {"sync": self._sync},
                 "stuck": {"write": self._write, "truncate": self._truncate},
             }
-            store._disk = replace(store._disk, **parts.get(kind, {"write": self._write}))  # noqa: SLF001  # see borders
+            file = store._file  # noqa: SLF001  # see borders
+            file.disk = replace(file.disk, **parts.get(kind, {"write": self._write}))
 
     def mend(self) -> None:
         """End the failure."""

@@ -3,6 +3,7 @@
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -214,17 +215,22 @@ async def test_a_body_that_is_not_json_is_415_and_a_large_one_413() -> None:
         assert not on.runtime.loom.entities()
 
 
+def set_clock(monkeypatch: pytest.MonkeyPatch, now: datetime) -> None:
+    """Let tokens expire by this time of day."""
+    monkeypatch.setattr("cantrip_actors.http.token.datetime", SimpleNamespace(now=lambda _: now))
+
+
 async def test_an_expired_token_is_refused_from_its_second_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    expires, find = datetime.now(UTC) + timedelta(hours=1), Tokens.find
+    expires = datetime.now(UTC) + timedelta(hours=1)
     async with served(tokens=[token("brief", "read", expires=expires)]) as on:
-        monkeypatch.setattr(Tokens, "find", lambda self, text: find(self, text, expires - timedelta(microseconds=1)))
+        set_clock(monkeypatch, expires - timedelta(microseconds=1))
         await on.get("cantrips", headers=on.as_token("brief"))
-        monkeypatch.setattr(Tokens, "find", lambda self, text: find(self, text, expires))
+        set_clock(monkeypatch, expires)
         refused = await on.ask("GET", "cantrips", 401, headers=on.as_token("brief"))
         assert refused.headers["www-authenticate"] == "Bearer"
 
 
-def test_a_file_of_tokens_has_all_that_a_token_may_have(tmp_path: Path) -> None:
+def test_a_file_of_tokens_has_all_that_a_token_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tokens.toml"
     digest = token("ci").digest
     file.write_text(
@@ -241,7 +247,8 @@ max_cost_per_day = 1.5
 """,
         encoding="utf-8",
     )
-    found = Tokens.of_file(file).find("ci-token", datetime(2030, 1, 1, 23, 59, tzinfo=UTC))
+    set_clock(monkeypatch, datetime(2030, 1, 1, 23, 59, tzinfo=UTC))
+    found = Tokens.of_file(file).find("ci-token")
     assert found == token(
         *("ci", "cast", "read"),
         tenant="acme",
@@ -250,7 +257,8 @@ max_cost_per_day = 1.5
         max_concurrent=2,
         max_cost_per_day=1.5,
     )
-    assert Tokens.of_file(file).find("ci-token", datetime(2030, 1, 2, tzinfo=UTC)) is None
+    set_clock(monkeypatch, datetime(2030, 1, 2, tzinfo=UTC))
+    assert Tokens.of_file(file).find("ci-token") is None
     for wrong in ("max_concurrent = 0", "max_cost_per_day = -1", "max_cost_per_day = nan", 'expires = "soon"', "x = 1"):
         file.write_text(f'[[token]]\nname = "ci"\nsha256 = "{digest}"\nscopes = ["read"]\n{wrong}\n', encoding="utf-8")
         with pytest.raises(InvalidTokens, match=wrong.split()[0]):

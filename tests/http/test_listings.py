@@ -5,6 +5,7 @@ from typing import Any
 import anyio
 import pytest
 
+from cantrip_actors.records.records import Header
 from cantrip_actors.runtime.entity.launcher import Launcher
 from tests.http.serving import echo, served
 
@@ -13,13 +14,13 @@ pytestmark = [pytest.mark.rule("K-35"), pytest.mark.real_time]
 
 async def test_a_list_of_entities_has_those_to_which_each_condition_applies(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    is_interrupted = Launcher.is_interrupted
+    find = Launcher.find_if_interrupted
 
-    def note(self: Any, entity_id: str) -> bool:
+    def note(self: Any, entity_id: str) -> Header | None:
         asked.append(entity_id)
-        return is_interrupted(self, entity_id)
+        return find(self, entity_id)
 
-    monkeypatch.setattr(Launcher, "is_interrupted", note)
+    monkeypatch.setattr(Launcher, "find_if_interrupted", note)
     async with served([echo(), echo("parrot")]) as on:
         for name in ("bob", "bobby", "anna"):
             await on.post("entities", {"cantrip": "echo", "intent": "hi", "name": name, "wait": 5}, 200)

@@ -109,7 +109,9 @@ def _local(url, tmp_path):
 
 
 def _client(url, tmp_path):
-    raise LoomError(repr(Client("local", url, key=lambda: None, key_header=("authorization", "Bearer {}"))))
+    key_header = ("authorization", "Bearer {}")
+    client = Client("local", url, key=lambda: None, key_header=key_header, headers={}, access=None, connection={})
+    raise LoomError(repr(client))
 
 
 @pytest.mark.parametrize("use", [_open, _repair, _back_up, _fetch, _local, _client])

@@ -328,7 +328,7 @@ class TestUnusableSnapshots:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def upgrade(path: Path, image: Blob) -> None:
-            monkeypatch.setattr("cantrip_actors.circle.python.medium.ENGINE", "monty 9.9.9")
+            monkeypatch.setattr("cantrip_actors.circle.python.medium.PythonMedium.engine", "monty 9.9.9")
 
         _, why = await self.fall(tmp_path, "sqlite", upgrade)
         assert set(why) == {f"it is of {medium('python').engine.replace('9.9.9', '1.4.0')}, and this is monty 9.9.9"}
