@@ -310,6 +310,45 @@ def test_blocking_code_keeps_a_server_of_tools_and_reads_its_prompts(backend: st
         assert {prompt.name for prompt in held.prompts()} >= {"review"}
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_blocking_runtime_closes_while_other_threads_follow_episodes(backend: str) -> None:
+    results: list[object] = []
+
+    def follow(runtime: BlockingRuntime, begins: threading.Event) -> None:
+        with runtime.stream(slow, "hang") as run:
+            begins.set()
+            results.append(len(list(run.events())) > 0)
+
+    runtime = Runtime.blocking(backend=backend)
+    readers = []
+    for _ in range(2):
+        begins = threading.Event()
+        readers.append(threading.Thread(target=follow, args=(runtime, begins), daemon=True))
+        readers[-1].start()
+        assert begins.wait(10)
+    suspended = runtime.stream(slow, "hang")
+    suspended.__enter__()
+    closing = threading.Thread(target=runtime.close, daemon=True)
+    closing.start()
+    closing.join(20)
+    assert not closing.is_alive()
+    for reader in readers:
+        reader.join(10)
+    assert results == [True, True]
+    suspended.__exit__(None, None, None)
+
+
+def test_a_blocking_feed_of_requests_is_closed_by_its_with_also_after_its_runtime() -> None:
+    runtime = Runtime.blocking()
+    with runtime.requests(follow=True) as requests:
+        assert not requests.is_over
+    assert list(requests) == []
+    with runtime.requests(follow=True) as requests:
+        runtime.close()
+    requests.close()
+    assert list(requests) == []
+
+
 def test_a_blocking_subscription_that_is_closed_ends() -> None:
     with Runtime.blocking() as runtime:
         events = runtime.events()
@@ -441,6 +480,21 @@ def test_ctrl_c_cancels_the_blocking_call_that_waits(backend: str) -> None:
         assert runtime.drain(10)
         (first, _) = runtime.loom.entities()
         assert runtime.loom.state(first) == "cancelled"
+
+
+@pytest.mark.rule("Z-12")
+@pytest.mark.real_time
+@pytest.mark.usefixtures("usual_handler")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_blocking_feed_loses_no_event_when_ctrl_c_interrupts_its_reader(backend: str) -> None:
+    with Runtime.blocking(backend=backend) as runtime:
+        events = runtime.events(lambda event: isinstance(event, EntityEndedEvent))
+        interrupt = threading.Timer(0.2, partial(os.kill, os.getpid(), signal.SIGINT))
+        interrupt.start()
+        with pytest.raises(KeyboardInterrupt):
+            next(events)
+        ids = [runtime.cast(quick, f"{n}").entity_id for n in range(3)]
+        assert [next(events).entity_id for _ in range(2)] == ids[:2]
 
 
 @pytest.mark.rule("Z-12")

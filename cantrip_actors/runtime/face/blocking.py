@@ -11,9 +11,10 @@ from __future__ import annotations
 import atexit
 import os
 import signal
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from importlib import import_module
 from threading import Thread, current_thread, get_ident, main_thread
@@ -83,6 +84,9 @@ class Portal:
         self._portal = portal
         self._process = os.getpid()
         self._thread = portal.call(get_ident)
+        self._entered: set[anyio.Event] = set()
+        """An event for each context that is entered, which lets its task leave it."""
+        self._is_ending = False
 
     @property
     def is_of_this_process(self) -> bool:
@@ -131,6 +135,24 @@ class Portal:
         """Return a blocking version of a context manager."""
         return _HeldContext(self, context)
 
+    async def wait_to_leave(self, left: anyio.Event) -> None:
+        """Wait until the block of a context is left, or the event loop is about to end."""
+        self._entered.add(left)
+        try:
+            if not self._is_ending:
+                await left.wait()
+        finally:
+            self._entered.remove(left)
+
+    def leave_all(self) -> None:
+        """Leave the contexts whose blocks other threads have not left, so that the event loop can end."""
+        self.call(self._leave_all)
+
+    def _leave_all(self) -> None:
+        self._is_ending = True
+        for left in self._entered:
+            left.set()
+
 
 class _HeldContext(AbstractContextManager[T]):
     """A blocking version of a context manager: a task of the event loop holds it.
@@ -151,7 +173,7 @@ class _HeldContext(AbstractContextManager[T]):
         self._left = anyio.Event()
         self._entered.set_result(await self._context.__aenter__())
         try:
-            await self._left.wait()
+            await self._portal.wait_to_leave(self._left)
         finally:
             is_suppressed = await self._context.__aexit__(*self._error)
         return is_suppressed
@@ -173,7 +195,9 @@ class _HeldContext(AbstractContextManager[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> bool | None:
         self._error = kind, error, where
-        self._portal.call(self._left.set)
+        self._portal.check_caller()
+        with suppress(RuntimeClosed):  # it has left all contexts
+            self._portal.call(self._left.set)
         assert self._holding is not None, "it is left after it was entered"
         return self._holding.result()
 
@@ -305,19 +329,28 @@ class _Feed(Protocol[T_co]):
 
 
 class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
-    """A feed without `await`, to iterate in a thread of yours."""
+    """A feed without `await`, to iterate in a thread of yours. If Ctrl-C interrupts a wait, no item is lost."""
+
+    def __init__(self, inner: _Feed[T], portal: Portal) -> None:
+        super().__init__(inner, portal)
+        self._ready: deque[T] = deque()
+        """Items that were read and not returned yet."""
 
     def __next__(self) -> T:
         try:
-            following = self._portal.start(self._inner.__anext__)
+            while True:
+                with suppress(IndexError):  # several threads may iterate
+                    return self._ready.popleft()
+                self._portal.call(self._read)
         except RuntimeClosed:
             if not self._inner.is_over:
                 raise
             return self._read_rest()
-        try:
-            return cast("T", following.result())
         except StopAsyncIteration:
             raise StopIteration from None
+
+    async def _read(self) -> None:
+        self._ready.append(await self._inner.__anext__())  # here, and not in the caller, which may be interrupted
 
     def _read_rest(self) -> T:
         """Return the items that arrived before the runtime closed, without waiting: its event loop is gone."""
@@ -332,8 +365,12 @@ class _BlockingFeed(_Blocking[_Feed[T]], Iterator[T]):
     is_over: _Value[bool] = _Value()
 
     def close(self) -> None:
-        """Take no further items; earlier items can still be read."""
-        self._portal.call(self._inner.close)
+        """Take no further items; earlier items can still be read. A feed of a runtime that has closed is closed."""
+        try:
+            self._portal.call(self._inner.close)
+        except RuntimeClosed:
+            if not self._inner.is_over:
+                raise
 
 
 class BlockingSubscription(_BlockingFeed[EntityEvent]):
@@ -341,7 +378,17 @@ class BlockingSubscription(_BlockingFeed[EntityEvent]):
 
 
 class BlockingRequestFeed(_BlockingFeed[Request]):
-    """`RequestFeed` without `await`: `for request in runtime.requests(follow=True): …`, in a thread of yours."""
+    """`RequestFeed` without `await`: `for request in runtime.requests(follow=True): …`, in a thread of yours. It can be
+    used in a `with`, which closes it.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class BlockingLogFeed(_BlockingFeed[T]):
@@ -553,6 +600,7 @@ class BlockingRuntime(_Blocking[Runtime]):
             with _delay_interrupt():
                 with ExitStack() as opened:
                     portal = Portal(_start_event_loop(backend, opened))
+                    opened.callback(portal.leave_all)
                     runtime = cls(opened.enter_context(portal.enter(managed)), portal, opened.pop_all())
                 atexit.register(runtime.close)
                 interrupted.callback(runtime.close)
