@@ -562,3 +562,29 @@ async def test_a_decision_waits_for_the_cantrip_that_asked_when_a_process_offers
         with anyio.fail_after(5):
             assert (await entity_of(runtime).episode()).result == "paid"
         assert PAID == [3]
+
+
+@pytest.mark.rule("C-40", "Y-05")
+async def test_ensure_continues_an_episode_that_waits_for_a_person_with_the_new_version(url: str) -> None:
+    request, new = await begin_paying(url), paying(ask_first(pay), "echo")
+    async with Runtime.open(url, cantrips=[new]) as runtime:
+        entity = await runtime.ensure("x", new)
+        more = await entity.post("more")
+        await runtime.decide(request.id, "allow", by="anna")
+        with anyio.fail_after(5):
+            assert (await entity.work.result()).result == "paid"
+            async with runtime.requests(follow=True) as requests:
+                await runtime.decide((await anext(requests)).id, "allow", by="anna")
+            assert (await more.result()).result == "paid"
+        assert PAID == [3, 3]
+
+
+@pytest.mark.rule("C-40", "N-59")
+async def test_an_entity_moves_after_an_episode_that_waited_for_a_person_with_the_old_version(url: str) -> None:
+    request, old, new = await begin_paying(url), paying(ask_first(pay)), paying(pay)
+    async with Runtime.open(url, cantrips=[new]) as runtime:
+        entity = await runtime.resume(request.entity, cantrip=old)
+        await runtime.decide(request.id, "allow", by="anna")
+        assert (await entity.episode()).result == "paid"
+        assert (await entity.send("more")).result == "paid"
+        assert [turn.cantrip_id for turn in runtime.loom.turns(entity.id)] == [old.id, old.id, new.id, new.id]

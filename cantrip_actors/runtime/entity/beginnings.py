@@ -184,9 +184,10 @@ class Beginnings:
         return Entity(tree, entity_id, name, cantrip=cantrip if needs_cantrip else None, begun_with=cantrip)
 
     def _is_left_behind(self, entity_id: str) -> bool:
-        """Return whether a deploy has interrupted an episode with a cantrip that no living process has."""
+        """Return whether an episode is under way, or waits for a person, with a cantrip that no living process has."""
         tree = self._tree
-        if tree.living.has(entity_id) or tree.store.life(entity_id) is not Life.BUSY or tree.store.is_held(entity_id):
+        is_under_way = tree.store.life(entity_id) in (Life.BUSY, Life.WAITING)
+        if tree.living.has(entity_id) or not is_under_way or tree.store.is_held(entity_id):
             return False
         try:
             tree.find_cantrip(tree.loom.facts(entity_id))

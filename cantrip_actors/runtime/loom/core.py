@@ -432,9 +432,11 @@ class Core:
 
     def will_move(self, facts: EntityFacts, cantrip: Cantrip) -> bool:
         """Return whether an entity moves to another cantrip after its running episode, which ends with `cantrip`."""
-        now, is_busy = find_cantrip_in_force(self.loom, facts), facts.life is Life.BUSY
+        now, is_under_way = find_cantrip_in_force(self.loom, facts), facts.life in (Life.BUSY, Life.WAITING)
         return (
-            is_busy and cantrip.id == now.id and self.upgrades.find_move(facts.header, now, is_idle=False) is not None
+            is_under_way
+            and cantrip.id == now.id
+            and self.upgrades.find_move(facts.header, now, is_idle=False) is not None
         )
 
     def find_root(self, entity_id: str) -> str:
