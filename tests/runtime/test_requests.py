@@ -1168,3 +1168,16 @@ async def test_a_budget_counts_a_child_that_waits_for_people_whether_or_not_its_
         episode = await runtime.get_entity(entity.id).episode()
     assert (episode.reason, episode.ward) == ("truncated", "max_tokens")
     assert episode.subtree_usage.total_tokens == 700
+
+
+@pytest.mark.rule("C-20")
+async def test_a_second_decision_gets_the_first_one_also_in_a_process_with_smaller_inboxes(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+    async with Runtime.open(url) as runtime:
+        await runtime.start(SPELL, "go")
+        request = await request_of(runtime)
+    async with Runtime.open(url) as first, Runtime.open(url, max_waiting=1) as second:
+        await first.get_entity(request.entity or "").steer("be quick")
+        await first.decide(request.id, "allow", by="anna")
+        with pytest.raises(AlreadyDecided, match="by anna"):
+            await second.decide(request.id, "deny", by="ben")

@@ -7,6 +7,7 @@ made of the request's id, so of two decisions about one request the first one co
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -435,7 +436,8 @@ class Requests:
     def _make_already_decided(self, request_id: str) -> AlreadyDecided:
         """Return the error that carries the first decision."""
         row, core = self._find_row(request_id), self._core
-        waiting = () if row is None else core.store.pending(row.entity_id, core.limits.max_waiting)
+        # all of it: a process with another `max_waiting` may have posted it
+        waiting = () if row is None or row.taken is not None else core.store.pending(row.entity_id, sys.maxsize)
         mail = next((pending.mail for pending in waiting if row is not None and pending.no == row.no), None)
         if mail is not None:
             body = mail.body
