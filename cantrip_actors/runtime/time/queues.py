@@ -11,7 +11,7 @@ entity ended without being loaded, any node that finds the queue full frees the 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
@@ -42,12 +42,23 @@ SWEEP: Final = 0.02
 """The least seconds between two searches for free places, for each place, so that they cost little."""
 
 ASIDE: Final = 30.0
-"""Seconds until a queue is read again in which nothing waits that this runtime can begin."""
+"""The most seconds until submissions are read again of which this runtime can begin none."""
+
+EACH: Final = 0.2
+"""Seconds of that for each of them, so that reading them costs little."""
 
 COUNT: Final = 10.0
 """Seconds between two counts of waiting submissions, and between two searches for queues if the loom has no queue."""
 
 _log = get_logger("cantrip_actors.runtime")
+
+
+def compute_pause(waiting: int, *, is_shared: bool) -> float:
+    """Return the seconds until submissions are read again of which this runtime could begin none.
+
+    Another process of a shared loom may submit something meanwhile that this one can begin; nothing else shows it.
+    """
+    return min(ASIDE, max(POLL_INTERVAL, waiting * EACH)) if is_shared else ASIDE
 
 
 class QueueStatus(NamedTuple):
@@ -173,11 +184,17 @@ class Queues:
         return [one for one, life in lives if (life is None and not store.is_held(one)) or _is_over(life)]
 
     async def claim(
-        self, prepare: Callable[[], Awaitable[object]], may_begin: Callable[[SubmissionRow], bool], *, has_news: bool
+        self,
+        prepare: Callable[[], Awaitable[object]],
+        may_begin: Callable[[SubmissionRow], bool],
+        beginning: Collection[str],
+        *,
+        has_news: bool,
     ) -> Claimed:
         """Take places for waiting submissions that this runtime may begin. Raises LoomError.
 
-        `prepare` is called before `may_begin`, if there is a queue.
+        `prepare` is called before `may_begin`, if there is a queue. `beginning` are the ids of the submissions whose
+        entities are beginning here.
         """
         now = anyio.current_time()
         if not has_news and now < self._reads_at:
@@ -194,7 +211,7 @@ class Queues:
         delay = math.inf
         for account in accounts:
             try:
-                claimed = await self._claim_of(account, may_begin, now)
+                claimed = await self._claim_of(account, may_begin, beginning, now)
             except LoomError:
                 if not taken:
                     raise
@@ -221,7 +238,9 @@ class Queues:
         ]
         return accounts
 
-    async def _claim_of(self, account: Account, may_begin: Callable[[SubmissionRow], bool], now: float) -> Claimed:
+    async def _claim_of(
+        self, account: Account, may_begin: Callable[[SubmissionRow], bool], beginning: Collection[str], now: float
+    ) -> Claimed:
         name = account.queue.name
         if self._aside.get(name, -math.inf) > now:
             return Claimed((), self._aside[name] - now)
@@ -235,11 +254,11 @@ class Queues:
             if await self._sweep(account, list(account.places), now):
                 return Claimed((), 0)
             return Claimed((), POLL_INTERVAL if room > 0 else self._sweep_delay)
-        found, waits, are_all = await self._find(name, may_begin)
+        found, waiting, are_all = await self._find(name, may_begin, beginning)
         if not found:
-            if waits:
-                self._aside[name] = now + ASIDE
-            return Claimed((), ASIDE if waits else math.inf)
+            delay = compute_pause(waiting, is_shared=self._core.store.shared) if waiting else math.inf
+            self._aside[name] = now + delay if waiting else -math.inf
+            return Claimed((), delay)
         ids = [self.make_entity_id(one) for one in found]
         share = math.ceil(min(len(found), room) / self._count_sharers())
         most = min(share, capacity)
@@ -284,18 +303,19 @@ class Queues:
         return me is not None and can_run(me, one, membership.members)
 
     async def _find(
-        self, queue: str, may_begin: Callable[[SubmissionRow], bool]
-    ) -> tuple[list[SubmissionRow], bool, bool]:
+        self, queue: str, may_begin: Callable[[SubmissionRow], bool], beginning: Collection[str]
+    ) -> tuple[list[SubmissionRow], int, bool]:
         """Return the first submissions of a queue that may begin here.
 
-        Also return whether any waits, and whether those behind them were read.
+        Also return how many were read that do not begin yet, and whether those behind them were read.
         """
-        after = FIRST_SUBMISSION
+        after, waiting = FIRST_SUBMISSION, 0
         while True:
             page = await self._core.in_store(partial(self._core.store.submissions, queue, after=after, limit=PAGE))
-            rows = [row for row in page if may_begin(row) and self.may_run(row)]
+            unbegun = [row for row in page if row.id not in beginning]
+            rows, waiting = [row for row in unbegun if may_begin(row) and self.may_run(row)], waiting + len(unbegun)
             if rows or len(page) < PAGE:
-                return rows, bool(page) or after != FIRST_SUBMISSION, len(page) < PAGE
+                return rows, waiting, len(page) < PAGE
             after = page[-1].position
 
     def make_entity_id(self, row: SubmissionRow) -> str:

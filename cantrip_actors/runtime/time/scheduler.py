@@ -39,7 +39,7 @@ from cantrip_actors.runtime.loom.loom_writer import TimerChange, is_outage
 from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.nodes.placing import count_nodes_before, has_room_here, may_cast_here
-from cantrip_actors.runtime.time.queues import Queues
+from cantrip_actors.runtime.time.queues import Queues, compute_pause
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.errors import CantripError, EntityEnded, RuntimeClosed, Withdrawn
@@ -118,7 +118,7 @@ class Scheduler:
         self.casts = casts
         self.queues = Queues(core, queues, casts.make_id, self.wake)
         self._failed: dict[str, float] = {}
-        """The submissions to queues that could not begin, and when they are tried again."""
+        """The submissions that could not begin, and when they are tried again."""
         self.actor: ActorRef[Any] = ActorRef()
         self.next = math.inf
         """The time of day when the next timer is due, or one that was set aside is retried."""
@@ -130,6 +130,8 @@ class Scheduler:
         """Whether a timer was set that may be due before `_carried_out_until`."""
         self._lacks_room = False
         """Whether submissions without a queue wait because this node has no room for them."""
+        self._unqueued_at = -math.inf
+        """The time of day when the submissions without a queue are read again, if this node has room."""
         self._casting: set[str] = set()
         """The ids of the schedules whose firings are being cast."""
         self._beginning: set[str] = set()
@@ -184,39 +186,40 @@ class Scheduler:
         if core.is_draining or not core.is_open:
             return
         now, self.has_fired = core.read_time_of_day(), False
+        self._failed = {id: until for id, until in self._failed.items() if until > now}
         has_news = self._has_news
         is_first = self._begins_queued_first
         delay = await self._begin_queued(now, start_soon, has_news) if is_first else math.inf
+        if self._has_news:
+            self._unqueued_at = -math.inf
         if self._has_news or now >= self._retry_at:
             self._has_news, self._carried_out_until, self._retry_at = False, -math.inf, math.inf
         if self.next > now or has_news:
             self.next, self._waits = await self._look()
-        if self.next <= now or self._has_submissions:
-            self.has_fired |= await self._begin_unqueued(now, start_soon)
+        if self.next <= now or self._reads_unqueued(now):
+            self.has_fired |= self._reads_unqueued(now) and await self._begin_unqueued(now, start_soon)
             self.has_fired |= self.next <= now and await self._carry_out(now, start_soon)
-            if self._casting or self._beginning:  # meanwhile others may submit, or set a timer that is due earlier
+            if self._casting:  # meanwhile others may set a timer that is due earlier
                 self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
             self._carried_out_until = -math.inf if self._retry_at == math.inf else now
             self.next, self._waits = await self._look()
         if not is_first:
             delay = await self._begin_queued(now, start_soon, has_news)
-        if self._has_submissions:
-            delay = min(delay, POLL_INTERVAL) if self._lacks_room else 0.0
+        if self._waits:
+            delay = min(delay, POLL_INTERVAL if self._lacks_room else max(0.0, self._unqueued_at - now))
         self.next = min(self.next, self._retry_at, now + delay)
 
     async def _look(self) -> NextDue:
         """Return when the next timer is due that was not set aside, and whether a submission without a queue waits."""
         return await self._core.in_store(partial(self._core.store.next_due, self._carried_out_until))
 
-    @property
-    def _has_submissions(self) -> bool:
-        """Whether submissions without a queue wait that were not set aside, but for a lack of room."""
-        return self._waits and (self._lacks_room or self._carried_out_until == -math.inf)
+    def _reads_unqueued(self, now: float) -> bool:
+        """Return whether submissions without a queue wait, and it is time to read them or they lacked room."""
+        return self._waits and (self._lacks_room or now >= self._unqueued_at)
 
     async def _begin_queued(self, now: float, start_soon: Callable[..., object], has_news: bool) -> float:  # one caller
         """Begin the submissions that their queues admit; return the seconds until the next poll."""
-        self._failed = {id: until for id, until in self._failed.items() if until > now}
-        claimed = await self.queues.claim(self._learn_nodes, self._may_begin, has_news=has_news)
+        claimed = await self.queues.claim(self._learn_nodes, self._may_begin, self._beginning, has_news=has_news)
         for row in claimed.rows:
             self._beginning.add(row.id)
             self.has_fired = True
@@ -225,15 +228,15 @@ class Scheduler:
         return claimed.delay
 
     def _may_begin(self, row: SubmissionRow) -> bool:
-        """Return whether a submission to a queue is not beginning, is not set aside, and is not left to nodes."""
-        if row.id in self._failed or row.id in self._beginning:
-            return False
-        return not self._is_served_by_node(row.cantrip)
+        """Return whether a submission to a queue is not set aside, and is not left to nodes."""
+        return row.id not in self._failed and not self._is_served_by_node(row.cantrip)
 
     async def _begin_unqueued(self, now: float, start_soon: Callable[..., object]) -> bool:
         """Begin the submissions without a queue that fall to this runtime; return whether any waited."""
         after, core = FIRST_SUBMISSION, self._core
-        while self._has_submissions:
+        waiting, soonest = 0, math.inf
+        page: Sequence[SubmissionRow] | None = None
+        while page is None or len(page) == PAGE:
             self._lacks_room = not has_room_here(core)
             if self._lacks_room:
                 break
@@ -242,25 +245,25 @@ class Scheduler:
                 await self._learn_nodes()
                 after = page[-1].position
             for row in page:
-                if row.id not in self._beginning and self._admits(row.id, row.cantrip, now):
+                if row.id in self._beginning:
+                    continue
+                delay = RETRY if row.id in self._failed else self._find_delay(row.id, row.cantrip)
+                if delay:
+                    waiting, soonest = waiting + 1, min(soonest, delay)
+                else:
                     self._beginning.add(row.id)
                     self._begins_queued_first = True
                     start_soon(self._begin, row, now)
-            if len(page) < PAGE:
-                break
             await anyio.lowlevel.checkpoint()
+        self._unqueued_at = now + min(soonest, compute_pause(waiting, is_shared=core.store.shared))
         return after != FIRST_SUBMISSION
 
-    def _admits(self, id: str, name: str, now: float) -> bool:
-        """Return whether this runtime casts a cantrip for a submission or a schedule; otherwise set that aside."""
+    def _find_delay(self, id: str, name: str) -> float:
+        """Return 0 if this runtime casts a cantrip for a submission or a schedule, else the seconds until it may."""
         cantrip = self._core.cantrips.find_offered(name)
         if cantrip is None or self._is_served_by_node(name):
-            self._retry_at = min(self._retry_at, now + RETRY)
-            return False
-        is_admitted = may_cast_here(self._core, id, cantrip)
-        if not is_admitted:
-            self._retry_at = min(self._retry_at, now + POLL_INTERVAL)
-        return is_admitted
+            return RETRY
+        return 0.0 if may_cast_here(self._core, id, cantrip) else POLL_INTERVAL
 
     async def _carry_out(self, now: float, start_soon: Callable[..., object]) -> bool:
         """Fire the due timers; return whether there was anything."""
@@ -273,7 +276,11 @@ class Scheduler:
             mailing: list[Timer] = []
             for timer in page:
                 if timer.schedule is not None and timer.schedule.to == "cantrip":
-                    if timer.id not in self._casting and self._admits(timer.id, timer.schedule.name, now):
+                    if timer.id in self._casting:
+                        continue
+                    if delay := self._find_delay(timer.id, timer.schedule.name):
+                        self._retry_at = min(self._retry_at, now + delay)
+                    else:
                         self._casting.add(timer.id)
                         self._begins_queued_first = True
                         start_soon(self._cast, timer, now)
@@ -324,18 +331,15 @@ class Scheduler:
     async def _begin_in_queue(self, row: SubmissionRow, now: float) -> None:
         """Begin the entity of a submission that has its place; give the place back if that is not possible."""
         try:
-            if not await self._begin(row, now):
-                self._failed[row.id] = now + RETRY
+            await self._begin(row, now)
         finally:
             self.queues.leave(row.queue, self.queues.make_entity_id(row))
 
-    async def _begin(self, row: SubmissionRow, now: float) -> bool:
-        """Begin the entity of a submission, and remove the submission; return False if it is set aside."""
-        cantrip, is_set_aside = self._core.cantrips.find_offered(row.cantrip), False
+    async def _begin(self, row: SubmissionRow, now: float) -> None:
+        """Begin the entity of a submission, and remove the submission; set it aside if that is not possible."""
+        cantrip = self._core.cantrips.find_offered(row.cantrip)
         try:
-            if cantrip is None:
-                is_set_aside = True
-            else:
+            if cantrip is not None:
                 with suppress(KeyUsed):  # it has begun, with another version of the cantrip
                     await self.casts.begin_submission(cantrip, row)
                 await self.drop_submission(row)
@@ -344,13 +348,10 @@ class Scheduler:
         except CantripError as error:
             why = f"{type(error).__name__}: {self._core.guard.redact_error(error)}"
             _log.warning("a submission could not begin", submission=row.id, error=why)
-            is_set_aside = True
+            self._failed[row.id] = now + RETRY
         finally:
             self._beginning.discard(row.id)
-        if is_set_aside:
-            self._retry_at = min(self._retry_at, now + RETRY)
         self.actor.send(_WAKE)
-        return not is_set_aside
 
     async def _try(self, timer: Timer, fire: Callable[[Timer, float], Awaitable[Timer | None]], now: float) -> None:
         """Fire a timer as often as it is due; set it aside if that is not possible now."""
