@@ -256,6 +256,33 @@ async def test_a_schedule_with_the_same_id_and_other_content_replaces_the_first_
         assert len(runtime.schedules()) == 1
 
 
+@pytest.mark.rule("N-49")
+@pytest.mark.parametrize("rule", ["at", "every"])
+@pytest.mark.parametrize("to", ["entity", "cantrip"])
+async def test_a_due_firing_happens_with_the_intent_of_a_new_release(tmp_path: Path, to: Any, rule: str) -> None:
+    """The second release sets its schedule before any process can fire that of the first one."""
+    url, given = f"jsonl:{tmp_path / 'loom'}", {"at": local(20)} if rule == "at" else {"every": 20}
+    more: dict[str, Any] = {**given, "id": "s", "to": to}
+    async with Runtime.open(url) as runtime:
+        await runtime.schedule("x" if to == "entity" else "spell", "old", **more)
+        await anyio.sleep(25)
+    async with Runtime.open(url) as runtime:
+        await runtime.schedule("x" if to == "entity" else "spell", "new", **more)
+    async with Runtime.open(url, cantrips=[SPELL]) as runtime:
+        entity = await invoked(runtime)
+        await anyio.sleep(5)
+        assert [*intents(runtime, entity), *casts(runtime)] == ["start", "new"]
+
+
+@pytest.mark.rule("N-49")
+async def test_a_new_intent_of_a_schedule_does_not_move_its_times() -> None:
+    async with Runtime.open(cantrips=[SPELL]) as runtime:
+        for number in range(5):
+            await runtime.schedule("spell", f"tick {number}", every=20, id="s")
+            await anyio.sleep(14)
+        assert casts(runtime) == ["tick 1", "tick 2", "tick 4"]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Final, get_args
 from zoneinfo import ZoneInfo
 
 from cantrip_actors.machine.schedule import find_next, make_rule
@@ -193,21 +193,28 @@ async def add_schedule(
     )
     while True:
         old = await tree.scheduler.find(key)
-        row = tree.guard.redact_timer(Timer(id=key, due=None, schedule=schedule))
-        assert row.schedule is not None
-        if old is not None and old.schedule is not None:
-            if _get_content(old.schedule) == _get_content(row.schedule):
-                return Schedule(tree, old)
-            kept = replace(row.schedule, is_paused=old.schedule.is_paused, last=old.schedule.last)
-            row = replace(row, schedule=kept)
-        due = find_next(made, now)
-        if due is None:
-            raise InvalidSchedule(f"at: expected a time to come, got {rule['at']}, which has passed")
-        assert row.schedule is not None
-        planned = replace(row.schedule, next=due)
-        row = replace(row, due=None if planned.is_paused else due, schedule=planned)
-        if await tree.scheduler.replace(old, row):
+        row = _plan(old, tree.guard.redact_timer(Timer(id=key, due=None, schedule=schedule)), now)
+        if row == old or await tree.scheduler.replace(old, row):
             return Schedule(tree, row)
+
+
+def _plan(old: Timer | None, new: Timer, now: float) -> Timer:
+    """Return the row of a new schedule, or of one in place of `old`. Raises InvalidSchedule if it never fires.
+
+    With the same rule it keeps its times, so a firing that is due or waits happens with the new content.
+    """
+    schedule, before = new.schedule, None if old is None else old.schedule
+    assert schedule is not None, "it is a schedule"
+    if old is not None and before is not None:
+        if replace(before.rule, start=0.0) == replace(schedule.rule, start=0.0):
+            changed = {name: getattr(schedule, name) for name in _CONTENT}
+            return replace(old, schedule=replace(before, **changed))
+        schedule = replace(schedule, is_paused=before.is_paused, last=before.last)
+    due = find_next(schedule.rule, now)
+    if due is None:
+        at = datetime.fromtimestamp(schedule.rule.at or now, UTC).isoformat()
+        raise InvalidSchedule(f"at: expected a time to come, got {at}, which has passed")
+    return replace(new, due=None if schedule.is_paused else due, schedule=replace(schedule, next=due))
 
 
 async def _resolve(tree: Tree, target: Cantrip | str, to: Target | None, tenant: str) -> tuple[str, Target]:
@@ -240,7 +247,5 @@ async def _resolve(tree: Tree, target: Cantrip | str, to: Target | None, tenant:
     return target, "cantrip"
 
 
-def _get_content(schedule: Scheduled) -> tuple[object, ...]:
-    """Return the part of a schedule that a caller of `Runtime.schedule` sets."""
-    rule = replace(schedule.rule, start=0.0)
-    return schedule.to, schedule.name, schedule.intent, rule, schedule.catch_up, schedule.overlap
+_CONTENT: Final = ("to", "name", "intent", "catch_up", "overlap")
+"""The part of a schedule that its caller sets, besides the rule."""
