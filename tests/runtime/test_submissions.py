@@ -6,7 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import BlockingRuntime, KeyUsed, NoAnswer, Queue, Runtime, Withdrawn
+from cantrip_actors import BlockingRuntime, KeyUsed, NoAnswer, Queue, Runtime, UnfinishedWork, Withdrawn
 from tests.loom.test_store import LASTING, SHARED, anywhere
 from tests.runtime.test_cluster import DESK, answering, node
 
@@ -56,6 +56,17 @@ async def test_a_submission_that_has_begun_is_found_by_its_key(url: str) -> None
         found = await runtime.submission("k")
         assert found is not None
         assert (found.entity_id, found.has_begun) == (made.entity_id, True)
+
+
+async def test_a_submission_that_waits_has_no_requests_and_no_end_to_continue_from(url: str) -> None:
+    async with Runtime.open(url) as client:
+        submission = await client.submit("desk", "one", key="k")
+        assert submission.requests() == []
+        for key in (None, "more"):
+            with pytest.raises(UnfinishedWork):
+                await submission.continue_with("two", key=key)
+            with pytest.raises(UnfinishedWork):
+                await submission.fork_with("two", key=key)
 
 
 async def test_the_key_of_a_withdrawn_submission_can_be_used_for_something_else(url: str) -> None:

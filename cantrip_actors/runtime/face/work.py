@@ -339,6 +339,7 @@ class Work(Generic[Answer_co]):
             check_name("key", key)
             if Work(tree, self.entity_id, key).is_known:
                 return True
+            self._find_end()  # the entity of a submission that waits has no header
             if tree.loom.has_begun(tree.scheduler.casts.make_id(key, tree.loom.header(self.entity_id).tenant)):
                 return False
         return self.takes_more

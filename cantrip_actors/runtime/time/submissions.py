@@ -26,6 +26,7 @@ from cantrip_actors.terms.errors import InvalidIntent, Withdrawn
 from cantrip_actors.terms.outcome import Outcome
 
 if TYPE_CHECKING:
+    from cantrip_actors.runtime.people.request import Request
     from cantrip_actors.runtime.tree import Tree
 
 
@@ -79,6 +80,10 @@ class Submission(Work):
     def find_outcome(self, *, redacted: bool = False) -> Outcome | None:
         """Return how its episode ended, as any `Work` does; None while it has not begun."""
         return super().find_outcome(redacted=redacted) if self.has_begun else None
+
+    def requests(self) -> list[Request]:
+        """Return the requests for which it waits for a person, as any `Work` does; none while it has not begun."""
+        return super().requests() if self.has_begun else []
 
     async def _wait_for_episode(self) -> Episode:
         """Wait until a node has begun the entity and its episode has ended. Raises as `Work.result`."""
