@@ -59,9 +59,9 @@ def make_rule(
         check(is_number(every) and SHORTEST <= every <= LONGEST, "every", expected, every, InvalidSchedule)
         return Rule(every=float(every), start=now)
     if at is not None:
-        return Rule(at=parse_local_time(at, zone), zone=zone or "UTC")
+        return Rule(at=parse_local_time(at, zone), zone="UTC" if zone is None else zone)
     assert cron is not None
-    rule = Rule(cron=_check_cron(cron), zone=zone or "UTC")
+    rule = Rule(cron=_check_cron(cron), zone="UTC" if zone is None else zone)
     if find_next(rule, now) is None:
         raise InvalidSchedule(f'cron: "{cron}" never fires: no date matches it')
     return rule

@@ -297,6 +297,7 @@ async def test_a_new_intent_of_a_schedule_does_not_move_its_times() -> None:
         ({"every": None, "at": "2020-01-01T00:00"}, "at: expected a time to come"),
         ({"every": None, "cron": "0 9 31 2 *"}, "is not a rule that fires"),
         ({"every": None, "cron": "0 9 * * *", "zone": "Nowhere/At_All"}, "zone: expected a name of the IANA database"),
+        ({"every": None, "cron": "0 9 * * *", "zone": ""}, "zone: expected a name of the IANA database"),
     ],
 )
 async def test_an_invalid_schedule_is_refused(given: dict[str, Any], message: str) -> None:
