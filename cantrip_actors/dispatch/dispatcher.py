@@ -14,15 +14,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import anyio
 
-from cantrip_actors import Cantrip, CantripError, CrystalError, EntityCrashed, Forgotten, Gate, Here, LoomError, Runtime
+from cantrip_actors import (
+    Cantrip,
+    CantripError,
+    CrystalError,
+    EntityCrashed,
+    Forgotten,
+    Gate,
+    Here,
+    LoomError,
+    NameTaken,
+    Runtime,
+)
 from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, make_ending
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
-from cantrip_actors.dispatch.errors import DispatchError
+from cantrip_actors.dispatch.errors import DispatchError, RunsElsewhere
 from cantrip_actors.dispatch.events import Approved, PhaseApproved, Recovered, StatusChanged, Unblocked
 from cantrip_actors.dispatch.log import Dispatches, delete_dispatch, read_trusted_records
 from cantrip_actors.dispatch.orchestrator_gates import make_orchestrator_gates
@@ -32,6 +44,7 @@ from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import Violation
 from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
+from cantrip_actors.loom import Held
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.arguments import check_kind, check_whole
 
@@ -134,7 +147,7 @@ class Dispatcher:
 
     def gates(self, cantrip: CantripFor) -> tuple[Gate, ...]:
         """Return the gates of an orchestrator whose workers have `cantrip`: `dispatch`, `dispatch_batch`, `unblock`."""
-        return make_orchestrator_gates(self.log, partial(self.run, cantrip=cantrip))
+        return make_orchestrator_gates(self.log, partial(self._run_or_follow, cantrip=cantrip))
 
     # Running
 
@@ -165,12 +178,21 @@ class Dispatcher:
             if record.terminal or not wait:
                 return record
 
+    async def _run_or_follow(self, dispatch_id: str, cantrip: CantripFor) -> Record:
+        """Run a dispatch as `run` does; while another process runs it, wait, and continue it if that process dies."""
+        while True:
+            try:
+                return await self.run(dispatch_id, cantrip)
+            except RunsElsewhere:
+                await anyio.sleep(self._poll)
+
     async def _finish_entity(self, record: Record, cantrip: CantripFor) -> None:
         """Run an entity to its end whose process died after the status was set and before `done`."""
         entity = self._runtime.entity(record.id)
         if entity is not None and not entity.loaded and self._runtime.loom.state(entity.id) in AT_WORK:
-            entity = await self._runtime.resume(entity.id, cantrip=self._make_worker_cantrip(record, cantrip))
-            await entity.episode()
+            with suppress(Held):  # the process that runs it ends it
+                entity = await self._runtime.resume(entity.id, cantrip=self._make_worker_cantrip(record, cantrip))
+                await entity.episode()
 
     def _make_worker_cantrip(self, record: Record, cantrip: CantripFor) -> Cantrip:
         base = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
@@ -190,6 +212,8 @@ class Dispatcher:
         self._running.append(record.contract)
         try:
             await self._run_episode(record, worker)
+        except (Held, NameTaken) as error:
+            raise RunsElsewhere(f"{record.id} is run by another process: {error}") from error
         except CrystalError as error:  # its companion has recorded the error
             _log.warning("the crystal of a dispatched entity failed", dispatch=record.id, why=str(error))
         except EntityCrashed as crash:
@@ -325,17 +349,26 @@ class Dispatcher:
         return sorted(filter(None, ended), key=lambda record: record.id)
 
     async def _select_due(self, running: Mapping[str, Record], limit: int, *, heartbeat: bool = False) -> list[Record]:
-        """Return the dispatches to start now, in addition to those that run: active ones, then queued ones, by id."""
+        """Return the dispatches to start now, in addition to those that run: active ones, then queued ones, by id.
+
+        Those that another process runs do not count towards the limit.
+        """
         records = await anyio.to_thread.run_sync(read_trusted_records, self.log)
         active = [record for record in records if record.status == "active"]
         queued = startable(records, heartbeat=heartbeat)
+        elsewhere = await self._runtime.read(lambda: list(filter(self._runs_elsewhere, active)))
         chosen = dict(running)
         for record in (*active, *queued):
-            if record.id in chosen or len(chosen) >= limit:
+            if record.id in chosen or record in elsewhere or len(chosen) >= limit:
                 continue
-            if not any(overlaps([record.contract, other.contract]) for other in chosen.values()):
+            if not any(overlaps([record.contract, other.contract]) for other in (*chosen.values(), *elsewhere)):
                 chosen[record.id] = record
         return [record for record in chosen.values() if record.id not in running]
+
+    def _runs_elsewhere(self, record: Record) -> bool:
+        """Return whether another process runs the entity of a dispatch. It reads the loom in the calling thread."""
+        entity = self._runtime.entity(record.id)
+        return entity is not None and entity.held and not entity.loaded
 
     async def _try_run(self, dispatch_id: str, cantrip: CantripFor) -> Record | None:
         """Run a dispatch; if it cannot be run, log why and return None."""

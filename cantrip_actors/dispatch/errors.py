@@ -43,3 +43,7 @@ class UnknownDispatch(DispatchError, LookupError):
 
 class DispatchExists(DispatchError):
     """A dispatch with that id exists already; a contract is written once."""
+
+
+class RunsElsewhere(DispatchError):
+    """Another process runs this dispatch."""

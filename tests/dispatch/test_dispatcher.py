@@ -1065,3 +1065,36 @@ async def test_no_process_keeps_a_forgotten_dispatch_in_memory_and_its_id_is_fre
             await dispatcher.forget(record.id)
             assert other.ids() == ()
             assert (dispatcher.log._logs, other._logs) == ({}, {})
+
+
+async def slowly(context: Any) -> dict[str, Any]:
+    """Finish a dispatch in a hundred seconds."""
+    return {**in_order(*FINISH)(context), "delay": 20.0}
+
+
+class TestSecondProcess:
+    """Two runtimes stand for two processes: they share a loom and the folder of the dispatches."""
+
+    async def test_it_is_told_that_another_process_runs_a_dispatch(self, tmp_path: Path) -> None:
+        loom, made = f"sqlite:{tmp_path / 'loom.db'}", worker(slowly)
+        async with Runtime.open(loom) as one, Runtime.open(loom) as two, anyio.create_task_group() as tasks:
+            first, second = Dispatcher(one, folder(tmp_path)), Dispatcher(two, folder(tmp_path))
+            record = await first.dispatch(contract(), author="ada")
+            tasks.start_soon(first.run, record.id, made)
+            await anyio.sleep(50)
+            with pytest.raises(DispatchError, match="is run by another process"):
+                await second.run(record.id, made)
+            await anyio.sleep(100)
+            assert (await second.run(record.id, made)).status == "completed"
+
+    async def test_it_serves_other_dispatches_than_the_first_process(self, tmp_path: Path) -> None:
+        loom, made = f"sqlite:{tmp_path / 'loom.db'}", worker(slowly)
+        async with Runtime.open(loom) as one, Runtime.open(loom) as two, anyio.create_task_group() as tasks:
+            first, second = Dispatcher(one, folder(tmp_path)), Dispatcher(two, folder(tmp_path))
+            records = [await first.dispatch(contract(dispatch_id=f"number-{n}"), author="ada") for n in range(2)]
+            tasks.start_soon(lambda: first.serve(made, limit=1))
+            await anyio.sleep(20)
+            tasks.start_soon(lambda: second.serve(made, limit=1))
+            await anyio.sleep(140)
+            assert [first.log.read(record.id).status for record in records] == ["completed", "completed"]
+            tasks.cancel_scope.cancel()

@@ -12,7 +12,7 @@ from cantrip_actors import Cantrip, Circle, Folding, Runtime, gate, scripted, wr
 from cantrip_actors.dispatch import Dispatcher, disjoint_outputs
 from cantrip_actors.wards import max_turns
 from tests.dispatch.contracts import contract, terms
-from tests.dispatch.entities import DONE, FINISH, block, errors, folder, kinds, progress, say, seen, worker
+from tests.dispatch.entities import DONE, FINISH, block, errors, folder, in_order, kinds, progress, say, seen, worker
 from tests.exhaustive import EXHAUSTIVE
 
 DISPATCHES = 100 if EXHAUSTIVE else 25
@@ -259,3 +259,25 @@ async def test_many_dispatches_leave_no_lease_and_no_file_but_their_logs(tmp_pat
     assert held == (0,)
     assert {path.suffix for path in folder(tmp_path).iterdir()} == {".jsonl"}
     assert len(done) == DISPATCHES
+
+
+async def test_an_orchestrator_that_is_resumed_waits_for_a_worker_that_another_process_has_resumed(
+    tmp_path: Path,
+) -> None:
+    async def slowly(context: Any) -> dict[str, Any]:
+        return {**in_order(*FINISH)(context), "delay": 20.0}
+
+    loom, slow = f"sqlite:{tmp_path / 'loom.db'}", worker(slowly)
+    async with Runtime.open(loom) as runtime:
+        said = say("dispatch", contract=terms(dispatch_id="d1")), DONE
+        boss = await runtime.invoke(orchestrator(Dispatcher(runtime, folder(tmp_path)), slow, *said), "go", name="boss")
+        await anyio.sleep(30)
+    async with Runtime.open(loom) as two, Runtime.open(loom) as three, anyio.create_task_group() as tasks:
+        server, dispatcher = Dispatcher(two, folder(tmp_path)), Dispatcher(three, folder(tmp_path))
+        tasks.start_soon(server.serve, slow)
+        await anyio.sleep(20)
+        boss = await three.resume(boss.id, cantrip=orchestrator(dispatcher, slow, DONE))
+        with anyio.fail_after(200):
+            episode = await boss.episode()
+        assert result(episode.thread) == {"dispatch": "d1", "status": "completed", "result": "all is done"}
+        tasks.cancel_scope.cancel()
