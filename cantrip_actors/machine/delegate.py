@@ -7,14 +7,14 @@ from typing import Final
 
 from cantrip_actors.machine.actions import Child
 from cantrip_actors.machine.events import ChildOutcome
-from cantrip_actors.machine.state import Plan
+from cantrip_actors.machine.state import Phase, Plan, State
 from cantrip_actors.records.records import Observation
 from cantrip_actors.terms.child_cantrip import carve
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.gate import Gate, Refused, standard
 from cantrip_actors.terms.image import select_named
 from cantrip_actors.terms.messages import ToolCall, as_text
-from cantrip_actors.terms.own_gate_names import CALL_AGENT, CALL_AGENT_BATCH
+from cantrip_actors.terms.own_gate_names import CALL_AGENT, CALL_AGENT_BATCH, WAIT_FOR_CHILDREN
 
 AT_ONCE: Final = 1_000
 """Children that one call may start."""
@@ -94,6 +94,15 @@ def render_answer(child_id: str, outcome: ChildOutcome) -> str:
     if outcome.error is not None:
         return f"[child {child_id}] no answer: {outcome.error}"
     return f"[child {child_id}] answer:\n{as_text(outcome.result)}"
+
+
+def may_wait_for_background(state: State) -> bool:
+    """Return whether an entity may be waiting for its background children; the call of a program is not in its log."""
+    if state.phase is Phase.COMPUTING:
+        return True
+    turn = state.turn
+    present = turn.calls[turn.next_call] if state.phase is Phase.ACTING and turn.next_call < len(turn.calls) else None
+    return present is not None and present.gate == WAIT_FOR_CHILDREN
 
 
 def make_wait_answer(

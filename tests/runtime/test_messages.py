@@ -264,6 +264,47 @@ async def test_one_of_two_entities_that_ask_each_other_observes_the_cycle(url: s
 
 
 @pytest.mark.rule("C-15")
+async def test_an_entity_asks_another_one_of_another_process_whose_question_it_has_just_answered(url: str) -> None:
+    @gate(name="wait")
+    async def wait(what: str) -> str:
+        """Wait for some seconds."""
+        await anyio.sleep(float(what))
+        return what
+
+    waits = spell(wait)
+    async with Runtime.open(url, cantrips=[waits]) as one, Runtime.open(url) as two:
+        await made(one, "a", of=waits)
+        await made(two, "b")
+        a, b = one.get_entity("a"), two.get_entity("b")
+        await a.post("wait 10")
+        asking = await b.post("ask a hello")
+        await anyio.sleep(2)
+        answer = await a.post("ask b are you there?")
+        with anyio.fail_after(30):
+            assert (await answer.result()).result == "are you there?"
+            assert (await asking.result()).result == "hello"
+
+
+@pytest.mark.rule("C-15")
+async def test_a_question_comes_back_to_the_resting_parent_of_a_background_child(url: str) -> None:
+    def leave(context: Any) -> Any:
+        last = context[-1]
+        if last.role == "user" and last.content.startswith("leave "):
+            return say("call_agent", intent=last.content.removeprefix("leave "), wait=False)
+        return obeys(context)
+
+    parent = spell("background", policy=leave, wards=(max_depth(1),))
+    async with Runtime.open(url, cantrips=[parent]) as one, Runtime.open(url) as two:
+        await made(one, "p", of=parent)
+        await made(two, "q")
+        await one.get_entity("p").send("leave ask q ask p hello")
+        await anyio.sleep(10)
+        last = (await one.messages("p"))[-1]
+        assert "hello" in str(last.content)
+        assert "no answer can come" not in str(last.content)
+
+
+@pytest.mark.rule("C-15")
 @pytest.mark.parametrize("order", ["delegate ask p hello", "delegate ask q ask p hello", "ask q delegate ask p hello"])
 async def test_a_circle_through_a_child_is_an_error_observation(order: str) -> None:
     parent = spell("call_agent", wards=(max_depth(1),))

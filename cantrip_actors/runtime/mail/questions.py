@@ -16,6 +16,7 @@ from functools import partial
 
 from cantrip_actors.loom.reading.view import fold_entity
 from cantrip_actors.machine.actions import Await, Contact
+from cantrip_actors.machine.delegate import may_wait_for_background
 from cantrip_actors.machine.events import Observed, Questioned
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Observation
@@ -23,7 +24,7 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.events.context_variables import ASKER
 from cantrip_actors.runtime.loom.core import Core
-from cantrip_actors.runtime.mail.inboxes import Inboxes
+from cantrip_actors.runtime.mail.inboxes import Inboxes, is_open
 from cantrip_actors.runtime.time.wake_me import set_timer
 from cantrip_actors.terms.cut_off import note_cut_off
 from cantrip_actors.terms.errors import AskCycle, CantripError, LoomError
@@ -97,13 +98,23 @@ class Questions:
     def _find_names(self, entities: Sequence[str]) -> list[str]:
         return [self._core.find_name(entity) or entity for entity in entities]
 
-    def _read_awaited(self, entities: Sequence[str]) -> dict[str, Sequence[str]]:
-        """Return the entities that each entity waits for according to its log: those that it asks, and its children."""
-        loom, found = self._core.loom, dict[str, Sequence[str]]()
+    def _read_awaited(self, entities: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        """Return the entities that each entity waits for according to its log: those that it asks, and its children.
+
+        Another process may run it. A question that has its answer is waited for no more, even if that process has not
+        read the answer yet; children in the background are waited for only in `wait_for_children`.
+        """
+        loom, store, found = self._core.loom, self._core.store, dict[str, list[str]]()
         for entity in entities:
-            is_unfinished = loom.has(entity) and not loom.is_over(entity)  # another process may run it
-            asked = fold_entity(loom, entity).turn.asked if is_unfinished else None
-            found[entity] = [*([] if asked is None else [asked.to]), *loom.below(entity)] if is_unfinished else ()
+            awaited = found[entity] = list[str]()
+            if not loom.has(entity) or loom.is_over(entity):
+                continue
+            state = fold_entity(loom, entity)
+            asked = state.turn.asked
+            if asked is not None and is_open(store, loom, asked.to, asked.key):
+                awaited.append(asked.to)
+            background = () if may_wait_for_background(state) else state.background
+            awaited += [child_id for child_id in loom.below(entity) if child_id not in background]
         return found
 
     async def contact(self, cell: Cell, action: Contact) -> tuple[Observed | Questioned, Sequence[Mail | Timer]]:
