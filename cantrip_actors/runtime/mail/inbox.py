@@ -148,6 +148,10 @@ class Inbox:
 
     # Mail
 
+    def list_control(self) -> list[Pending]:
+        """Return the control mail that no record has taken."""
+        return [*self._control, *self._claimed.values()]
+
     async def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:
         """Read all mail from the store, for a new incarnation: mail that the last incarnation had claimed waits again.
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -125,7 +126,14 @@ class Inboxes:
         root = entity_id if cell is None else cell.root.entity_id
         child = None if root == entity_id else entity_id
         mail, has_more = await self._core.in_store(partial(read_mail, self._core.store, root))
+        if child is None:
+            self._refuse_late([pending for pending in mail if pending.mail.child is not None])
         return [pending for pending in mail if pending.mail.child == child], child is None and has_more
+
+    def _refuse_late(self, mail: Sequence[Pending]) -> None:
+        """Have the mail actor refuse the mail of children that have ended: it would load their root for ever."""
+        for pending in mail:
+            self.actor.cast(pending)
 
     def detach(self, cell: Cell) -> None:
         """Detach the inbox of a cell that has ended, and fail the callers that will get no outcome here."""
@@ -137,6 +145,8 @@ class Inboxes:
         if inbox is None:
             return
         is_wanted = inbox.has_loading_mail and cell.is_suspended and not cell.leaves_when_idle
+        if cell.is_over and cell.parent is not None:
+            self._refuse_late(inbox.list_control())
         for mail in inbox.close(lambda key: has_taken(core.loom.records(entity_id), key)):
             self.actor.cast(mail)  # post the offer, which the entity did not take
         if core.is_open:
@@ -363,12 +373,25 @@ class Inboxes:
             has_root = living.get(one.mail.entity_id) is not None
             if cell is not None and has_root:
                 by_cell.setdefault(entity_id, (cell, []))[1].append(one)
-            elif one.mail.loads and not has_root:
+            elif has_root:
+                self._refuse_late([one])
+            elif one.mail.loads:
                 self.load(one.mail.entity_id)
         for cell, own in by_cell.values():
             self.attach(cell).add(own, has_more=cell.entity_id == more_for)
             for one in own:
                 self._interrupt_if_urgent(cell, one.mail)
+
+    async def refuse_if_late(self, pending: Pending) -> None:
+        """Refuse the mail of a child that has ended, by a record of its root. Other mail stays."""
+        core, mail = self._core, pending.mail
+        if mail.child is None or not await core.in_store(partial(core.loom.is_over, mail.child)):
+            return
+        at, why = core.make_moment().at, f"entity {mail.child} has ended"
+        with suppress(Taken, Fenced):  # another process has refused it, or runs the tree now
+            await core.append(
+                [MailRefused(mail.entity_id, mail.key, mail.kind, why, at, mail.sender or None)], [(0, pending.no)]
+            )
 
     def _interrupt_if_urgent(self, cell: Cell, mail: Mail) -> None:
         """Interrupt the entity's query or gate if the mail is urgent."""
@@ -717,10 +740,12 @@ class MailActor(Actor):
             self._hints.start()
             self._inboxes.hints = self._hints
 
-    async def handle_cast(self, message: str | Mail) -> None:
-        """Load the entity with that id, or post that mail."""
+    async def handle_cast(self, message: str | Mail | Pending) -> None:
+        """Load the entity with that id, post that mail, or refuse mail that came after the end of a child."""
         if isinstance(message, Mail):
             self.tasks.start_soon(self._inboxes.post_again, message)
+        elif isinstance(message, Pending):
+            self.tasks.start_soon(self._refuse, message)
         else:
             self.tasks.start_soon(self._load, message)
 
@@ -758,6 +783,12 @@ class MailActor(Actor):
             self._alarm.cancel()
         delay = outages.next - anyio.current_time()
         self._alarm = None if delay == math.inf else self.send_after(max(0.0, delay), _OUTAGE)
+
+    async def _refuse(self, pending: Pending) -> None:
+        try:
+            await self._inboxes.refuse_if_late(pending)
+        except LoomError as error:  # it is refused when its root is loaded next
+            _log.warning("late mail could not be refused", entity=pending.mail.entity_id, error=str(error))
 
     async def _load(self, entity_id: str, *, is_placed: bool = False) -> None:
         failure, began = None, anyio.current_time()
