@@ -64,6 +64,8 @@ RESTARTS: Final = Backoff(first=1.0, factor=4.0)
 STOP_GRACE: Final = 60.0
 """Seconds that an entity has to end its work and to record its end. It is killed after them: it is resumed later."""
 
+ONE_SHOT: Final = "this entity was cast and ends with its first intent: only a long-lived one takes more"
+
 _log = get_logger("cantrip_actors.runtime")
 
 
@@ -171,6 +173,11 @@ class Launcher:
                 return cell
             if facts is None:
                 facts = await core.in_store(partial(core.loom.facts, entity_id))
+            if facts.header.parent_entity is not None and facts.life < Life.OVER:
+                root = await core.look_up_root(entity_id)
+                raise LoomError(
+                    f"entity {entity_id} is a child of {facts.header.parent_entity}: resume the root {root}"
+                )
             cantrip, adoption = self._cells.choose_cantrip(facts, cantrip, intent)
             recorded = None
             if not cantrip.circle.is_complete:
@@ -196,6 +203,8 @@ class Launcher:
             if facts.life >= Life.OVER:
                 await inboxes.settle_from_log(entity_id)
                 return False
+            if facts.header.parent_entity is not None:  # a caller waits for a child, which runs with its parent
+                return await self.load_for_mail(await core.look_up_root(entity_id), is_placed=is_placed)
             if facts.is_held or not facts.has_begun:
                 return False
             intent = await core.in_store(partial(core.find_next_intent, facts)) if core.cantrips.has_marks else None
@@ -275,7 +284,8 @@ class Launcher:
         """Give a long-lived entity another cantrip: unload it once it is idle, and load it with this one.
 
         If another process runs it, it continues there with the cantrip of that process: its mail reaches it there, and
-        this process continues with this cantrip what it loads later. Raises LoomError, EntityEnded.
+        this process continues with this cantrip what it loads later. Raises LoomError, EntityEnded, and InvalidIntent
+        for a one-shot entity.
         """
         async with self.lock(entity_id):
             cell = self._core.living.get(entity_id)
@@ -287,6 +297,8 @@ class Launcher:
                 unload_when_idle(cell)
                 await cell.ending.wait()
             if self._core.living.get(entity_id) is None:
+                if not (await self._core.in_store(partial(self._core.loom.header, entity_id))).lasting:
+                    raise InvalidIntent(ONE_SHOT)
                 try:
                     await self.restore(entity_id, cantrip)
                 except Held:
@@ -313,25 +325,33 @@ class Launcher:
         await cell.ending.wait()
 
     async def abandon(self, entity_id: str, why: str = "nobody will continue it", sender: str = "") -> None:
-        """End an entity that no process runs, and its children, in the loom. Raises RuntimeClosed, Held."""
+        """End an entity whose tree no process runs, and its children, in the loom. Raises RuntimeClosed, Held.
+
+        It claims the root of the tree. Ending the root lifts a quarantine; ending a child raises Quarantined.
+        """
         core, loom = self._core, self._core.loom
         core.check_not_closed()
+        root = await core.look_up_root(entity_id)
 
         def find_unfinished() -> list[str]:
             return [member for member in loom.subtree(entity_id) if not loom.is_over(member)]
 
-        async with self.lock(f"load {entity_id}"):
+        async with self.lock(f"load {root}"):
+            self._check_not_loaded(root)  # before the claim, which would end the lease that this process has
             try:
-                await core.claim(entity_id, lift=True)
-                if core.living.get(entity_id) is not None:
-                    raise Held(f"entity {entity_id} is being loaded: stop it instead")
+                await core.claim(root, lift=root == entity_id)
+                self._check_not_loaded(root)
                 unfinished, at = await core.in_store(find_unfinished), core.make_moment().at
                 await core.append([Ended(member, "abandoned", at, why, sender=sender or None) for member in unfinished])
                 for member in unfinished:
                     await self._environment.inboxes.settle_from_log(member)
             finally:
-                if core.living.get(entity_id) is None:
-                    core.writer.cast(Release(entity_id))
+                if core.living.get(root) is None:
+                    core.writer.cast(Release(root))
+
+    def _check_not_loaded(self, root: str) -> None:
+        if self._core.living.get(root) is not None:
+            raise Held(f"entity {root} is loaded here: stop it instead")
 
     # Checks
 
@@ -343,7 +363,7 @@ class Launcher:
         core = self._core
         facts = await core.in_store(partial(core.loom.facts, entity_id, "unless_held" if waits else "never"))
         if not facts.header.lasting:
-            raise InvalidIntent("this entity was cast and ends with its first intent: only a long-lived one takes more")
+            raise InvalidIntent(ONE_SHOT)
         if facts.life >= Life.OVER:
             if key is None:
                 how = await core.in_store(partial(core.loom.state, entity_id))

@@ -24,7 +24,7 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.cells import check_input_size, make_begin
-from cantrip_actors.runtime.entity.launcher import STOP_GRACE, unload_when_idle
+from cantrip_actors.runtime.entity.launcher import ONE_SHOT, STOP_GRACE, unload_when_idle
 from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.log_feed import EventFeed, LogFeed, follow_turns
 from cantrip_actors.runtime.face.episode import Episode, make_episode
@@ -155,19 +155,19 @@ class Entity(Generic[Answer_co]):
 
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
         """Return from the log whether the last episode is still under way in any process, its key, and its outcome."""
-        tree, loom = self._tree, make_checked(self._tree.loom)
+        loom = make_checked(self._tree.loom)
         state = fold_entity(loom, self._id)
         episode = state.episode
         if state.phase is Phase.IDLE and not episode.number:
             raise LoomError(f"entity {self._id} has had no intent yet: send it one")
-        if episode.end is None and (
-            self._find_cell() is not None
-            or tree.is_held(self._id)
-            or tree.is_waiting(self._id)
-            or tree.has_living_node()
-        ):
+        if episode.end is None and self._is_continued():
             return True, episode.key, None
         return False, episode.key, get_outcome(state, loom.usage_below(self._id))
+
+    def _is_continued(self) -> bool:
+        """Return whether some process continues the episode that is under way."""
+        tree, id = self._tree, self._id
+        return self._find_cell() is not None or tree.is_held(id) or tree.is_waiting(id) or tree.has_living_node()
 
     async def _wait_for_first_outcome(self, first: Waiter) -> Outcome:
         if first.settled.is_set:
@@ -260,9 +260,7 @@ class Entity(Generic[Answer_co]):
             await self._check_allowance(key, by)
         if cell is not None:
             if not cell.plan.lasting:
-                raise InvalidIntent(
-                    "this entity was cast and ends with its first intent: only a long-lived one takes more"
-                )
+                raise InvalidIntent(ONE_SHOT)
             await cell.wait_until_begun()
         await self._check_files(begin.images)
         return tree.inboxes.make_intent(
@@ -465,10 +463,16 @@ class Entity(Generic[Answer_co]):
 
         With `instructions` a crystal writes the summary and obeys them: the one of `folding.summary`, else the entity's
         own; a blank text does not count. It returns when the fold is recorded: False if there was nothing to fold.
-        `key` and `by` as for `send`. Raises EntityEnded, KeyUsed.
+        `key` and `by` as for `send`. Raises EntityEnded, KeyUsed, and EntityInterrupted for a one-shot entity that no
+        process continues.
         """
         check_kind("instructions", instructions, str | None, "a text, or None", InvalidIntent)
-        await self._make_loadable(key)
+        tree = self._tree
+        tree.check_open()
+        if (await tree.in_store(partial(tree.loom.header, self._id))).lasting:
+            await self._make_loadable(key)
+        elif not await tree.in_store(lambda: self._is_gone() or self._is_continued()):
+            raise EntityInterrupted(self._id)
         body = {"instructions": instructions}
         return await self._wait_until_taken(await self._post_control("compact", body, key=key, by=by))
 
@@ -487,11 +491,16 @@ class Entity(Generic[Answer_co]):
         """Return whether control mail was carried out; None while it waits. Raises EntityEnded."""
         store, loom = self._tree.store, self._tree.loom
         row = store.find_mail(root, key)
-        if row is None or row.taken is not None:
-            return find_refusal(loom.records(self._id), key) is None
-        if loom.is_over(self._id):
-            raise EntityEnded(f"entity {self._id} ended before it took the mail")
-        return None
+        taken = None if row is None else row.taken
+        ended = EntityEnded(f"entity {self._id} ended before it took the mail")
+        if row is not None and taken is None:
+            if loom.is_over(self._id):
+                raise ended
+            return None
+        takers = () if taken is None or root == self._id else store.records(root, after=taken - 1, limit=1)
+        if find_refusal(takers, key) is not None:  # a root refuses the mail of children that have ended
+            raise ended
+        return find_refusal(loom.records(self._id), key) is None
 
     async def _wait_until_over(self, cell: Cell | None, intent_key: str | None) -> None:
         """Wait until an episode has ended, however that may be."""
@@ -514,6 +523,8 @@ class Entity(Generic[Answer_co]):
         if cell is not None:
             await cell.wait_until_begun()
         root = await tree.look_up_root(self._id)
+        if root != self._id and await tree.in_store(self._is_gone):  # the store knows this of the root alone
+            raise EntityEnded(f"entity {self._id} has ended: it takes no mail")
         mail = tree.inboxes.make_mail(self._id, kind, body, images, key=key, sender=by, root=root)
         await self._await_with_entity_id(tree.inboxes.post(mail))
         return mail.key
