@@ -2,7 +2,8 @@
 
 The file gates of the recipe are rooted in the session's folders. If the editor offers it, `read` includes unsaved
 changes, and `write` appears as a change in the editor. Every path is checked as the gates check it before the editor is
-asked: no path leads out of the folders or to the runtime's own files.
+asked: no path leads out of the folders or to the runtime's own files. The folders are dependencies of the gates, so
+that a process with the same recipe and other folders, such as a worker, does not run the entity.
 """
 
 from __future__ import annotations
@@ -103,15 +104,8 @@ class Editor:
             work = self._write
         else:
             work = partial(self._run, function, dependencies)
-        return replace(own, function=work, dependencies={}, injected=(), required_injected=(), blocking=False)
-
-    def _root(self, path: str) -> Path:
-        typed = Path(path)
-        if typed.is_absolute():
-            for root in self.roots:
-                if typed.is_relative_to(root):
-                    return root
-        return self.roots[0]
+        folders = {"folders": self.roots}
+        return replace(own, function=work, dependencies=folders, injected=(), required_injected=(), blocking=False)
 
     def locate(self, path: str) -> str:
         """Return the absolute path of a path that a file gate was called with."""
@@ -119,31 +113,35 @@ class Editor:
 
     async def read_old_text(self, path: str) -> str | None:
         """Return the present text of a file that is to be written; None if it is new, long or not a text."""
-        return await to_thread.run_sync(partial(_read_text, self._root(path), path))
+        return await to_thread.run_sync(partial(_read_text, _find_root(self.roots, path), path))
 
-    async def _run(self, function: Callable[..., Any], dependencies: Mapping[str, Any], **args: Any) -> Any:
-        root = self._root(str(args.get("path") or ""))
+    async def _run(
+        self, function: Callable[..., Any], dependencies: Mapping[str, Any], *, folders: Sequence[Path], **args: Any
+    ) -> Any:
+        root = _find_root(folders, str(args.get("path") or ""))
         return await to_thread.run_sync(partial(function, **args, **dependencies, root=root))
 
-    async def _read(self, function: Callable[..., Any], dependencies: Mapping[str, Any], **args: Any) -> Any:
-        path, root = str(args["path"]), self._root(str(args["path"]))
-        where = place(root, path)
+    async def _read(
+        self, function: Callable[..., Any], dependencies: Mapping[str, Any], *, folders: Sequence[Path], **args: Any
+    ) -> Any:
+        path, read_from_disk = str(args["path"]), partial(self._run, function, dependencies, folders=folders, **args)
+        where = place(_find_root(folders, path), path)
         if not await to_thread.run_sync(lambda: where.root.joinpath(*where.parts).is_file()):
-            return await self._run(function, dependencies, **args)  # its errors say what is wrong
+            return await read_from_disk()  # its errors say what is wrong
         await to_thread.run_sync(lambda: os.close(where.open()))  # it raises for a file that may not be read
         if args.get("column"):  # the editor counts in lines
-            return await self._run(function, dependencies, **args)
+            return await read_from_disk()
         request = {"path": str(where.root.joinpath(*where.parts)), "line": args.get("offset", 1)}
         if args.get("limit") is not None:
             request["limit"] = args["limit"]
         try:
             answer = await self._ask("fs/read_text_file", request)
         except RequestError:  # a picture, or another file that the editor does not show as text
-            return await self._run(function, dependencies, **args)
+            return await read_from_disk()
         return str(_check_mapping(answer).get("content") or "")
 
-    async def _write(self, path: str, content: str) -> str:
-        where = place(self._root(path), path)
+    async def _write(self, path: str, content: str, *, folders: Sequence[Path]) -> str:
+        where = place(_find_root(folders, path), path)
         if not where.parts:
             raise GateError(f'"{path}" is a folder, expected the path of a file')
         await to_thread.run_sync(partial(_check_writable, where))
@@ -195,6 +193,16 @@ class Editor:
             return await self.ask(method, params)
         except PeerGone:
             raise GateError("the editor has gone") from None
+
+
+def _find_root(folders: Sequence[Path], path: str) -> Path:
+    """Return the folder that a path is in; the first one for a relative path, and for a path outside all of them."""
+    typed = Path(path)
+    if typed.is_absolute():
+        for root in folders:
+            if typed.is_relative_to(root):
+                return root
+    return folders[0]
 
 
 def _read_text(root: Path, path: str) -> str | None:
