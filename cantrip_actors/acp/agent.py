@@ -29,8 +29,6 @@ from cantrip_actors.acp.prompts import read_prompt, read_text
 from cantrip_actors.acp.session import KEY, EditorSession, SessionHistory, list_entities, workspace_of
 from cantrip_actors.acp.tool_servers import servers_of
 from cantrip_actors.acp.updates import Update, title_of
-from cantrip_actors.observe import Upserts
-from cantrip_actors.observe.batching import GROWTH
 from cantrip_actors.records.records import Header
 from cantrip_actors.terms.arguments import check, check_kind
 
@@ -56,25 +54,19 @@ class Agent:
         self._sessions: dict[str, EditorSession] = {}
         self._capabilities = Capabilities()
         self._by = "acp"
-        self._upserts = Upserts(GROWTH)
         self._tasks: anyio.abc.TaskGroup
         self.connection: RpcConnection
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Follow the runtime, and send its requests to the editor's user."""
-        stop = self._runtime.watch(self._upserts.publish)
-        try:
-            async with anyio.create_task_group() as tasks, self._runtime.requests(follow=True) as requests:
-                self._tasks = tasks
-                task_status.started()
-                async for request in requests:
-                    sessions = [*self._sessions.values()]
-                    for session in await self._runtime.read(partial(_select_concerned, sessions, request)):
-                        tasks.start_soon(session.ask_user, request)
-                tasks.cancel_scope.cancel()
-        finally:
-            stop()
-            self._upserts.close()
+        """Send the requests of the runtime to the editor's user."""
+        async with anyio.create_task_group() as tasks, self._runtime.requests(follow=True) as requests:
+            self._tasks = tasks
+            task_status.started()
+            async for request in requests:
+                sessions = [*self._sessions.values()]
+                for session in await self._runtime.read(partial(_select_concerned, sessions, request)):
+                    tasks.start_soon(session.ask_user, request)
+            tasks.cancel_scope.cancel()
 
     async def server_commands(self, session_id: str) -> list[str]:
         """Return the commands of an open session's servers, once these have listed them."""
@@ -184,7 +176,6 @@ class Agent:
         editor = Editor(self.connection, self._capabilities, session_id, cwd, roots, servers)
         session = EditorSession(
             self._runtime,
-            self._upserts,
             self._recipe,
             editor,
             key,
@@ -202,19 +193,24 @@ class Agent:
     async def _reopen(self, params: Mapping[str, Any]) -> EditorSession:
         session_id, runtime = read_text(params, "sessionId"), self._runtime
 
-        def look() -> tuple[str, list[str], int] | None:
+        def look() -> tuple[str, list[str], int, str] | None:
             header = self._header(session_id)
             if header is None or header.key is None:
                 return None
-            return header.key, list(workspace_of(runtime, session_id)), len(list_entities(runtime, header.key)) - 1
+            entities = list_entities(runtime, header.key)
+            in_force = runtime.loom.header_in_force(entities[-1].id)
+            return header.key, list(workspace_of(runtime, session_id)), len(entities) - 1, in_force.cantrip_id
 
         opened = await runtime.read(look)
         if opened is not None:
-            return self._open(opened[0], params, opened[1], opened[2])
-        session = self._sessions.get(session_id)
-        if session is None:
+            key, roots, forks, cantrip_id = opened
+            session = self._open(key, params, roots, forks)
+            session.restore(cantrip_id)
+            return session
+        unbegun = self._sessions.get(session_id)
+        if unbegun is None:
             raise RequestError(NOT_FOUND, "no session has this id")
-        return session
+        return unbegun
 
     def _header(self, session_id: str) -> Header | None:
         loom = self._runtime.loom
@@ -261,6 +257,7 @@ class Agent:
         prompt = read_prompt(params.get("prompt", params.get("content")))
         command = command_in(prompt.text)
         if command is not None:
+            await session.refresh()
             await session.answer(await command(session))
             return {"stopReason": "end_turn"}
         return {"stopReason": await session.prompt(session.server_prompts.find_maker(prompt) or prompt)}

@@ -5,8 +5,9 @@ A choice gives the session's entity another cantrip, recorded with its next inte
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Final, Literal, get_args
 
 from cantrip_actors import Cantrip, Circle, Refused, ask_first, wrap
@@ -51,10 +52,22 @@ class Choices:
                 return replace(self, effort=None if value == "default" else value)
 
 
+def _list_models(cantrip: Cantrip) -> list[str]:
+    own = get_crystal_name(cantrip.crystal)
+    return [own, *(name for name in cantrip.crystals if isinstance(name, str) and name != own)]
+
+
+def list_choices(cantrip: Cantrip) -> Iterator[Choices]:
+    """Yield all combinations of the options, that of a new session first."""
+    others = _list_models(cantrip)[1:]
+    for mode, model, effort in product(get_args(Mode), (None, *others), (None, *get_args(Effort))):
+        yield Choices(model, mode, effort)
+
+
 def config_options(cantrip: Cantrip, choices: Choices) -> list[dict[str, Any]]:
     """Return all options with their present values."""
-    own = get_crystal_name(cantrip.crystal)
-    models = [own, *(name for name in cantrip.crystals if isinstance(name, str) and name != own)]
+    models = _list_models(cantrip)
+    own = models[0]
     efforts = ["default", *get_args(Effort)]
     return [
         _select("mode", "Mode", "mode", choices.mode, {mode: name for mode, (name, _) in _MODES.items()}),

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, Final
 
 import anyio
@@ -23,8 +24,11 @@ from cantrip_actors import (
     Entity,
     EntityEnded,
     Episode,
+    Held,
     InvalidDecision,
+    LoomError,
     Request,
+    RequestedEvent,
     Runtime,
     StepCompleteEvent,
     UnknownRequest,
@@ -33,7 +37,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.acp.editor import Editor
 from cantrip_actors.acp.jsonrpc import INTERNAL_ERROR, PeerGone, RequestError
-from cantrip_actors.acp.options import Choices, with_choices
+from cantrip_actors.acp.options import Choices, list_choices, with_choices
 from cantrip_actors.acp.prompts import EditorPrompt
 from cantrip_actors.acp.server_prompts import ServerPrompts
 from cantrip_actors.acp.updates import (
@@ -57,14 +61,16 @@ from cantrip_actors.acp.updates import (
     tool_update,
 )
 from cantrip_actors.crystal.resolve import resolve
-from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts, UpsertSubscription
+from cantrip_actors.observe import FellBehind, Output, ToolCallUpsert, TurnComplete, Upserts
+from cantrip_actors.observe.batching import GROWTH
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.observe.segments import Segments
 from cantrip_actors.own_files.login import get_login
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.face.run import RunEvents
 from cantrip_actors.runtime.people.utterances import find_newest_work, reply, rest
-from cantrip_actors.stream.reading import EventLog
+from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.terms.messages import as_text
 
 KEY: Final = "acp:"
@@ -85,14 +91,16 @@ _log = get_logger("cantrip_actors.acp")
 class SessionHistory:
     """The ids of a session's turns, the records of the entities that made them, oldest first, and the open requests.
 
-    `subscription` has what the entity does from then on; None if it is idle.
+    `work` is the intent on which the entity works; None if it is idle.
     """
 
     turns: frozenset[str]
     logs: Sequence[Sequence[Record]]
-    is_working: bool = False
+    work: Work | None = None
     requests: Sequence[Request] = ()
-    subscription: UpsertSubscription | None = None
+
+
+NO_HISTORY: Final = SessionHistory(frozenset(), ())
 
 
 class EditorSession:
@@ -104,7 +112,6 @@ class EditorSession:
     def __init__(
         self,
         runtime: Runtime,
-        upserts: Upserts,
         recipe: Cantrip,
         editor: Editor,
         key: str,
@@ -121,7 +128,6 @@ class EditorSession:
         self.choices = Choices()
         self.by = by
         self.door = f"editor:{get_login()}"
-        self._upserts = upserts
         self.editor = editor
         self._notify = notify
         self._terminal = terminal
@@ -139,6 +145,8 @@ class EditorSession:
         self._folds = False
         self._made: tuple[tuple[Choices, bool], Cantrip] | None = None
         """The cantrip, with the choices that it was made for."""
+        self._restored: Cantrip | None = None
+        """The cantrip of an episode that began before this session was opened."""
         self.server_prompts = ServerPrompts(runtime, self.cantrip().circle.servers)
         self._asked: set[str] = set()
         """The requests that were sent to the editor's user."""
@@ -164,11 +172,20 @@ class EditorSession:
         """Return the cantrip of the entity from its next intent on."""
         wanted = self.choices, self._folds
         if self._made is None or self._made[0] != wanted:
-            chosen = with_choices(self.editor.lend(self.recipe, terminal=self._terminal), self.choices)
-            if self._folds:
-                chosen = replace(chosen, folding=replace(chosen.folding, trigger_after_turns=1, keep_turns=1))
-            self._made = wanted, chosen
+            self._made = wanted, _choose(self._lend(), *wanted)
         return self._made[1]
+
+    def _lend(self) -> Cantrip:
+        return self.editor.lend(self.recipe, terminal=self._terminal)
+
+    def restore(self, cantrip_id: str) -> None:
+        """Choose the options that the entity has, by the id of its cantrip; none if the recipe has changed since."""
+        lent = self._lend()
+        for folds, choices in product((False, True), list_choices(self.recipe)):
+            cantrip = _choose(lent, choices, folds)
+            if cantrip.id == cantrip_id:
+                self.choices, self._restored = choices, cantrip
+                return
 
     # Prompts
 
@@ -196,7 +213,13 @@ class EditorSession:
             self._making = None
         return prompt
 
+    async def refresh(self) -> None:
+        """Go to the newest fork of the session: another editor may have begun it."""
+        entities = await self.runtime.read(partial(list_entities, self.runtime, self.key))
+        self._forks = max(self._forks, len(entities) - 1)
+
     async def _work(self, prompt: EditorPrompt, cancels: int) -> str:
+        await self.refresh()
         is_first = not await self._read_has_begun()
         if self._fork_at is not None:
             self._forks += 1
@@ -204,7 +227,9 @@ class EditorSession:
             await self.tell({"sessionUpdate": "session_info_update", "title": title_of(prompt.text)})
         episode = refusal = None
         try:
-            episode = await self._show(self._subscribe(), partial(self._give, prompt, cancels))
+            work, after = await self._give(prompt)
+            wait = partial(self._rest, work.entity_id, work.result, work.cancel, cancels)
+            episode = await self._show(work.events(after, deltas=True), wait)
         except* CantripError as errors:
             refusal = _to_request_error(errors)
             refusal.__cause__ = errors
@@ -216,24 +241,23 @@ class EditorSession:
             return "end_turn"
         return stop_reason(episode)
 
-    def _subscribe(self) -> UpsertSubscription:
-        return self._upserts.subscribe(self.entity_id, snapshot=False)
-
     async def _show(
         self,
-        subscription: UpsertSubscription,
-        work: Callable[[], Awaitable[Episode | Request | None]],
-        shown: frozenset[str] = frozenset(),
+        events: RunEvents,
+        wait: Callable[[], Awaitable[Episode | Request | None]],
+        history: SessionHistory = NO_HISTORY,
     ) -> Episode | Request | None:
-        """Send the updates of the entity while `work` waits for its episode, without those of the turns `shown`.
+        """Send the updates for the events of an episode, which follow the history, while `wait` waits for it.
 
-        The episode may rest with an utterance that waits for a reply.
+        The events are those of the loom, because another process may run the entity. The episode may rest with an
+        utterance that waits for a reply.
         """
-        pump = _Pump(self, subscription, shown)
+        pump = _Pump(self, events, history)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pump.run)
-            episode = await work()
-            subscription.close()
+            episode = await wait()
+            if not isinstance(episode, Episode):  # the events do not end
+                await pump.stop(episode)
         self._diffs.clear()
         if episode is not None:
             await pump.finish(episode)
@@ -242,16 +266,20 @@ class EditorSession:
 
     async def follow(self, history: SessionHistory) -> None:
         """Show what the entity does in an episode that began before the editor opened the session, until it ends."""
-        if history.subscription is None:
+        if history.work is None:
             return
-        cancels = self._cancels
+        cancels, after = self._cancels, EventId(len(history.logs[-1]), END_OF_RECORD)
         async with self._turn:
             try:
-                await self._show(history.subscription, partial(self._await_episode, cancels), history.turns)
+                events = history.work.events(str(after), deltas=True)
+                await self._show(events, partial(self._await_episode, cancels), history)
             except* CantripError as errors:
                 await self.answer(_to_request_error(errors).message)
 
     async def _await_episode(self, cancels: int) -> Episode | Request | None:
+        if self._restored is not None:  # an episode ends with the cantrip that it began with
+            with suppress(Held):
+                await self.runtime.resume(self.entity_id, cantrip=self._restored, by=self.by)
         entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=self.cantrip()))
         return await self._rest(entity.id, entity.episode, entity.interrupt, cancels)
 
@@ -277,21 +305,24 @@ class EditorSession:
             tasks.cancel_scope.cancel()
         return ended
 
-    async def _give(self, prompt: EditorPrompt, cancels: int) -> Episode | Request | None:
-        """Give the entity the prompt as its intent, or as the reply that it waits for; return the episode, or the
-        utterance with which it rests. None if the intent was withdrawn.
+    async def _give(self, prompt: EditorPrompt) -> tuple[Work, str | None]:
+        """Give the entity the prompt as its intent, or as the reply that it waits for; return the work, and the id of
+        the event after which its answer begins, if that is not its first one.
         """
-        work = await self._reply(prompt) or await self._begin(prompt)
-        return await self._rest(work.entity_id, work.result, work.cancel, cancels)
+        return await self._reply(prompt) or (await self._begin(prompt), None)
 
-    async def _reply(self, prompt: EditorPrompt) -> Work | None:
-        """Give the entity the prompt as the reply that it waits for, and return its work; None if it waits for none."""
+    async def _reply(self, prompt: EditorPrompt) -> tuple[Work, str] | None:
+        """Give the entity the prompt as the reply that it waits for; return as `_give`, None if it waits for none."""
         entity = None if self._fork_at is not None else await self.find_entity()
-        if entity is None:
+        if entity is None or self.recipe.circle.medium != "person":
             return None
+        after = EventId(await self.runtime.read(partial(self._count_records, entity.id)), END_OF_RECORD)
         if await reply(self.runtime, entity.id, prompt.intent, by=self.by, door=self.door) is None:
             return None
-        return await self.runtime.read(partial(find_newest_work, self.runtime, entity))
+        return await self.runtime.read(partial(find_newest_work, self.runtime, entity)), str(after)
+
+    def _count_records(self, entity_id: str) -> int:
+        return len(self.runtime.loom.records(entity_id))
 
     async def _begin(self, prompt: EditorPrompt) -> Work:
         """Give the entity the prompt, or begin it with the prompt; return its work.
@@ -386,13 +417,8 @@ class EditorSession:
     # History
 
     async def read_history(self) -> SessionHistory:
-        """Return the history of the session, with a subscription to what follows if its entity is at work."""
-        subscription = self._subscribe()
-        history = await self.runtime.read(self._read_history)
-        if history.is_working:
-            return replace(history, subscription=subscription)
-        subscription.close()
-        return history
+        """Return the history of the session."""
+        return await self.runtime.read(self._read_history)
 
     async def replay(self, history: SessionHistory) -> None:
         """Send the whole history of the session as updates."""
@@ -412,11 +438,11 @@ class EditorSession:
     def _read_history(self) -> SessionHistory:
         if not self.has_begun:
             return SessionHistory(frozenset(), ())
-        loom = self.runtime.loom
+        loom, entity = self.runtime.loom, self.runtime.get_entity(self.entity_id)
         return SessionHistory(
             frozenset(turn.id for turn in self.thread()),
-            [loom.records(entity_id) for entity_id in loom.originals(self.entity_id)],
-            is_working=loom.state(self.entity_id) != "idle",
+            [loom.records(entity_id) for entity_id in loom.originals(entity.id)],
+            work=find_newest_work(self.runtime, entity) if loom.state(entity.id) != "idle" else None,
             requests=list(filter(self.concerns, self.runtime.requests())),
         )
 
@@ -578,26 +604,52 @@ def _read_form(reply: Any) -> tuple[Any, dict[str, Any] | None]:
 
 
 class _Pump:
-    """Sends the updates of an entity while it works."""
+    """Sends the updates of an entity while it works, in whichever process."""
 
-    def __init__(self, session: EditorSession, subscription: UpsertSubscription, shown: frozenset[str]) -> None:
+    def __init__(self, session: EditorSession, events: RunEvents, history: SessionHistory) -> None:
         self._session = session
-        self._shown = shown
+        self._shown = history.turns
         """The ids of turns that the editor has already."""
-        self._subscription = subscription
+        self._events = events
+        self._upserts = Upserts(GROWTH)
+        self._subscription = self._upserts.subscribe()
+        self._requests = {request.id for request in history.requests}
+        """The ids of the requests that were published so far."""
+        self._moved = anyio.Event()
+        """Set with the next request, and with the end of the events."""
         self._segments = Segments()
         self._prefix = uuid.uuid4().hex[:8]
         self._calls: dict[str, ToolCallUpsert] = {}
         """The unfinished calls that the editor knows, by item."""
 
     async def run(self) -> None:
-        """Send updates until the subscription ends."""
-        try:
-            with count_reader(self._session.runtime.telemetry, "acp"):
-                async for output in self._subscription:
-                    await self._send(output)
-        except FellBehind:  # the editor reads slowly: the answer follows in any case
-            _log.warning("an editor reads too slowly: some updates were left out")
+        """Send updates until the events end."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._publish)
+            try:
+                with count_reader(self._session.runtime.telemetry, "acp"):
+                    async for output in self._subscription:
+                        await self._send(output)
+            except FellBehind:  # the editor reads slowly: the answer follows in any case
+                _log.warning("an editor reads too slowly: some updates were left out")
+
+    async def _publish(self) -> None:
+        with suppress(LoomError):  # the wait for the episode raises it
+            async for event in self._events:
+                self._upserts.publish((event,))
+                if isinstance(event, RequestedEvent):
+                    self._requests.add(event.request_id)
+                    self._moved.set()
+                    self._moved = anyio.Event()
+        self._upserts.close()
+        self._moved.set()
+
+    async def stop(self, utterance: Request | None) -> None:
+        """Let the events end: with the utterance if it is the entity's own, else at once."""
+        if utterance is not None and utterance.entity == self._session.entity_id:
+            while utterance.id not in self._requests and not self._moved.is_set():
+                await self._moved.wait()
+        self._events.close()
 
     async def _send(self, output: Output) -> None:
         if output.turn_id in self._shown:
@@ -634,6 +686,14 @@ class _Pump:
             chunk = chunk_of(piece, self._prefix)
             if chunk is not None:
                 await self._session.tell(chunk)
+
+
+def _choose(lent: Cantrip, choices: Choices, folds: bool) -> Cantrip:
+    """Return the cantrip with some options; one that `folds` folds older turns away before its next query."""
+    chosen = with_choices(lent, choices)
+    if not folds:
+        return chosen
+    return replace(chosen, folding=replace(chosen.folding, trigger_after_turns=1, keep_turns=1))
 
 
 def _to_request_error(errors: BaseExceptionGroup[CantripError]) -> RequestError:

@@ -1,0 +1,121 @@
+"""An editor and a session that another process works on: a second editor, or a worker with the same recipe.
+
+Two runtimes stand for the two processes: they share nothing but the file of the loom.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Node, Runtime
+from tests.acp.editors import Editor, edited, helper
+from tests.acp.test_sessions import chooses, new
+
+
+@asynccontextmanager
+async def two_editors(tmp_path: Path) -> AsyncIterator[tuple[Editor, Editor, str]]:
+    """Yield an editor whose process runs the entity of a session, and one that has loaded the session."""
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    silent = {"session/request_permission": lambda _: None}
+    async with (
+        edited(helper(), url, answers=silent) as first,
+        edited(helper(), url, answers=chooses("allow")) as second,
+    ):
+        session = await new(first)
+        await first.prompt(session, "hello")
+        await load(second, session)
+        yield first, second, session
+
+
+async def load(editor: Editor, session: str, cwd: str = "/") -> Any:
+    return await editor.ask("session/load", sessionId=session, cwd=cwd, mcpServers=[])
+
+
+def list_calls(editor: Editor) -> list[tuple[Any, ...]]:
+    """Return the status and the output of each update of a call."""
+    updates = [update for update in editor.updates if update["sessionUpdate"].startswith("tool_call")]
+    return [(update["status"], update.get("rawOutput", {}).get("output")) for update in updates]
+
+
+@pytest.mark.rule("ACP-10")
+async def test_an_editor_shows_the_calls_of_its_prompt_whichever_process_works_on_it(tmp_path: Path) -> None:
+    async with two_editors(tmp_path) as (_, second, session):
+        assert await second.prompt(session, 'nap {"seconds": 2}') == "end_turn"
+        assert list_calls(second) == [("in_progress", None), ("completed", "slept")]
+        assert second.text().count("it said: slept") == 1
+
+
+@pytest.mark.rule("ACP-16")
+async def test_an_editor_decides_a_call_of_its_prompt_that_another_process_makes(tmp_path: Path) -> None:
+    async with two_editors(tmp_path) as (_, second, session):
+        assert await second.prompt(session, 'pay {"amount": 3}') == "end_turn"
+        assert second.asked == ["session/request_permission"]
+        assert list_calls(second)[-1] == ("completed", "paid 3")
+
+
+@pytest.mark.rule("ACP-10")
+async def test_an_editor_that_loads_a_session_shows_what_another_process_does_in_it(tmp_path: Path) -> None:
+    async with two_editors(tmp_path) as (first, second, session):
+        prompt = await first.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 5}'})
+        await anyio.sleep(2)
+        await load(second, session)
+        await first.end(prompt)
+        await second.until(lambda: "it said: slept" in second.text())
+        assert list_calls(second)[-1] == ("completed", "slept")
+
+
+@pytest.mark.rule("ACP-10")
+async def test_a_prompt_continues_from_where_another_editor_went_back_to(tmp_path: Path) -> None:
+    async with two_editors(tmp_path) as (first, second, session):
+        await first.prompt(session, "unwanted")
+        await first.prompt(session, "/undo")
+        await first.prompt(session, "wanted")
+        await second.prompt(session, "more")
+        assert second.text().endswith("more is number 3")
+        await second.prompt(session, "/undo")
+        await second.prompt(session, "else")
+        assert second.text().endswith("else is number 3")
+        await first.prompt(session, "last")
+        assert first.text().endswith("last is number 4")
+
+
+@pytest.mark.rule("ACP-17")
+async def test_a_loaded_session_has_its_options_and_finishes_its_prompt_with_them(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with edited(helper(), url, answers={"session/request_permission": lambda _: None}) as editor:
+        session = await new(editor)
+        await editor.ask("session/set_mode", sessionId=session, modeId="ask")
+        await editor.ask("session/set_config_option", sessionId=session, configId="thought_level", value="low")
+        await editor.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 1}'})
+        await editor.until(lambda: editor.asked)
+    async with edited(helper(), url, answers=chooses("allow")) as editor:
+        loaded = await load(editor, session)
+        assert loaded["modes"]["currentModeId"] == "ask"
+        values = {option["id"]: option["currentValue"] for option in loaded["configOptions"]}
+        assert values == {"mode": "ask", "model": "first", "thought_level": "low"}
+        await editor.until(lambda: "it said: slept" in editor.text())
+        assert editor.asked == ["session/request_permission"]
+
+
+@pytest.mark.rule("ACP-15")
+async def test_a_worker_with_the_same_recipe_reads_no_files_for_a_session(tmp_path: Path) -> None:
+    url, project, elsewhere = f"sqlite:{tmp_path / 'loom.db'}", tmp_path / "project", tmp_path / "elsewhere"
+    for folder in (project, elsewhere):
+        folder.mkdir()
+        (folder / "a.txt").write_text(f"in {folder.name}")
+    recipe = helper(elsewhere)
+    async with edited(recipe, url) as editor:
+        session = (await editor.ask("session/new", cwd=str(project), mcpServers=[]))["sessionId"]
+        await editor.prompt(session, "hello")
+    async with Runtime.open(url) as client, Runtime.open(url, cantrips=[recipe], node=Node("w1")):
+        posted = await client.get_entity(session).post('read {"path": "a.txt"}')
+        await anyio.sleep(10)
+        assert posted.state == "waiting"
+        async with edited(recipe, url) as editor:
+            await load(editor, session, str(project))
+            await editor.prompt(session, "go on")
+        assert (await posted.result()).result == "it said: in project"
