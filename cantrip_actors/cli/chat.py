@@ -104,7 +104,7 @@ async def _ensure(runtime: Runtime, name: str, cantrip: Cantrip) -> tuple[Entity
     entity = await runtime.ensure(name, cantrip)
     with suppress(Held):  # the process that runs it decides about its cantrip
         await runtime.resume(entity.id, cantrip=cantrip)
-    return runtime.get_entity(entity.id), cantrip
+    return runtime.get_entity(entity.id, cantrip=cantrip), cantrip
 
 
 async def _load_by_name(runtime: Runtime, entity_id: str, loom: str) -> tuple[Entity, Cantrip | None]:

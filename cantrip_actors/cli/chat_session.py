@@ -147,6 +147,8 @@ class ChatSession:
     def __init__(self, runtime: Runtime, entity: Entity, cantrip: Cantrip | None, url: str) -> None:
         self._runtime = runtime
         self._entity = entity
+        self._followed = {entity.id}
+        """The entity and its copies, which another process may run."""
         self._cantrip = cantrip
         self._url = url
         self._by = get_login()
@@ -219,6 +221,7 @@ class ChatSession:
             self._screen,
             self._terminal,
             self._url,
+            followed=self._followed,
             keyboard=self._keyboard,
             replies_itself=lambda request: request.is_utterance and request.entity == self._entity.id,
             task_status=task_status,
@@ -417,6 +420,7 @@ class ChatSession:
         else:
             raise InvalidIntent("chat: another process runs this entity, and its recipe is not known here")
         self._entity, self._forks = entity, False
+        self._followed.add(entity.id)
         loom = render_loom_option(self._url)
         self._screen.write_line(f"· from here on a copy: cantrip chat {short(entity.id)}{loom} continues it")
         await self._follow(entity.events(after="0", deltas=True), entity.episode)

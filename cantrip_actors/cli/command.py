@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -213,12 +213,13 @@ def run(
     events: bool = False,
     unattended: UnattendedMode | None = None,
     request_id: str = "",
+    followed: Collection[str] = (),
 ) -> T:
     """Do `work` with a runtime on `loom`, shown as JSON events, as a live tree, as lines, or not at all.
 
     The person at the terminal is asked about requests; without a terminal their ids are printed, or they are denied, as
     `unattended` says. If it is None, other processes decide them. The request with `request_id` also belongs to the
-    run.
+    run, and so do those of the entities with the ids `followed`, which another process may run.
 
     Raises Interrupted, LoomUnusable, and any error of `work`.
     """
@@ -228,7 +229,14 @@ def run(
     if unattended is not None:
         asks = "deny" if unattended is UnattendedMode.deny else "wait"
     return session.perform(
-        loom, work, backend=backend.value, quiet=quiet, events=events, unattended=asks, request_id=request_id
+        loom,
+        work,
+        backend=backend.value,
+        quiet=quiet,
+        events=events,
+        unattended=asks,
+        request_id=request_id,
+        followed=followed,
     )
 
 

@@ -143,7 +143,9 @@ def fork(
                 key=key,
                 by=get_login(),
             )
+            followed.add(entity.id)
             return with_thread(await entity.episode())
 
-        episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
+        followed = set[str]()
+        episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended, followed=followed)
         finish(episode, loom, as_json=as_json)

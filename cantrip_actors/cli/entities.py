@@ -128,12 +128,24 @@ def cast_(
         message = read_intent(what[-1], context, history, image, file)
         cantrip, recipe = _choose_cantrip(what[:-1], crystal, gate or (), system, max_turns)
 
+        followed = set[str]()
+
         async def work(runtime: Runtime) -> Episode:
             if recipe is not None:
                 remember(loom, cantrip, recipe)  # so that another process can continue with it if this one dies
+            if key is not None:  # another process may have begun it
+                followed.add(runtime.id_of_key(key))
             return with_thread(await runtime.cast(cantrip, **message, key=key))
 
-        episode = run(loom, work, backend=backend, quiet=quiet or as_json, events=events, unattended=unattended)
+        episode = run(
+            loom,
+            work,
+            backend=backend,
+            quiet=quiet or as_json,
+            events=events,
+            unattended=unattended,
+            followed=followed,
+        )
         if events:
             output.print_lines([output.as_json({"type": "Episode", **output.episode_json(episode, loom)})])
             raise typer.Exit(exit_code(episode))
@@ -195,9 +207,11 @@ def invoke(
                 raise InvalidIntent(problem)
             remember(loom, cantrip, recipe)
             entity = await runtime.invoke(cantrip, **message, name=name, key=key)
+            followed.add(entity.id)
             return with_thread(await entity.episode())
 
-        episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
+        followed = set[str]()
+        episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended, followed=followed)
         finish(episode, loom, as_json=as_json)
 
 
@@ -274,9 +288,11 @@ def send(
                 entity = runtime.get_entity(entity_id)
             else:
                 entity = await load_entity(runtime, entity_id, loom, cantrip, recipe)
+            followed.add(entity_id)
             return with_thread(await entity.send(**message, key=key))
 
-        episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended)
+        followed = set[str]()
+        episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended, followed=followed)
         finish(episode, loom, as_json=as_json)
 
 
@@ -663,25 +679,29 @@ async def load_entity(
 ) -> Entity:
     """Load an entity with its cantrip, unless another process runs it: that one answers, with its own cantrip.
 
-    Raises UnknownRecipe; Held if a recipe was given for an entity that another process runs.
+    If that process dies, the entity continues here, unless a node serves it. Raises UnknownRecipe; Held if a recipe was
+    given for an entity that another process runs.
     """
     from cantrip_actors.cli.errors import UnknownRecipe
     from cantrip_actors.cli.recipe_sidecar import recipe_of
     from cantrip_actors.loom import Held
 
-    entity = runtime.get_entity(entity_id)
-    if recipe is None and any(node.is_living for node in await runtime.cluster.nodes()):
+    entity, header = runtime.get_entity(entity_id), runtime.loom.header_in_force(entity_id)
+    served = header.cantrip_name or header.cantrip_id
+    if recipe is None and any(node.is_living and served in node.serves for node in await runtime.cluster.nodes()):
         return entity  # a node runs it
     try:
-        cantrip = recipe_of(loom, runtime.loom.header_in_force(entity_id), own_cantrip, recipe)
+        cantrip = recipe_of(loom, header, own_cantrip, recipe)
+    except UnknownRecipe:
+        if not entity.held:
+            raise
+        return entity
+    try:
         return await runtime.resume(entity_id, cantrip=cantrip)
     except Held:
         if recipe is not None:
             raise
-    except UnknownRecipe:
-        if not entity.held:
-            raise
-    return entity
+        return runtime.get_entity(entity_id, cantrip=cantrip)
 
 
 def _end(name: str, loom: str, *, as_json: bool, stops: bool = False) -> None:

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Protocol
 
 import anyio
 import anyio.abc
 
-from cantrip_actors import AlreadyDecided, CantripError, Request, RequestedEvent, Runtime
+from cantrip_actors import (
+    AlreadyDecided,
+    CantripError,
+    EntityEnded,
+    Request,
+    RequestedEvent,
+    Runtime,
+    UnknownRequest,
+)
 from cantrip_actors.cli.decision_author import door
 from cantrip_actors.cli.output import print_note, render_loom_option
 from cantrip_actors.own_files.login import get_login
@@ -96,15 +104,19 @@ async def attend(
     terminal: anyio.Lock,
     loom: str,
     also: str = "",
+    followed: Collection[str] = (),
     *,
+    denies: bool = False,
     keyboard: Keyboard | None = None,
     replies_itself: Callable[[Request], bool] | None = None,
     task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Ask about each request of an entity that this process runs, or print its id; until it is cancelled.
 
-    `also` is the id of a request that belongs to the run and to no entity: its dispatch's. A `keyboard` that others
-    read, too, is read only while `terminal` is held. Requests that the caller `replies_itself` to are left out.
+    `also` is the id of a request that belongs to the run and to no entity: its dispatch's. `followed` has the ids of
+    entities whose answers the caller waits for: another process may run them. If it `denies`, their requests are denied
+    where no person can be asked; the runtime denies those of its own entities itself. A `keyboard` that others read,
+    too, is read only while `terminal` is held. Requests that the caller `replies_itself` to are left out.
     """
     by = get_login()
     if keyboard is None and has_terminal():
@@ -117,11 +129,9 @@ async def attend(
         task_status.started()
         while True:
             for request in runtime.requests():
-                entity = None if request.entity is None else runtime.get_entity(request.entity)
-                is_ours = request.id == also or (entity is not None and entity.loaded)
                 if (
                     _identify(request) in seen
-                    or not is_ours
+                    or not (request.id == also or _is_followed(runtime, request, followed))
                     or (replies_itself is not None and replies_itself(request))
                 ):
                     continue
@@ -130,12 +140,29 @@ async def attend(
                     await anyio.sleep(SETTLING)
                     if not _is_open(runtime, request):
                         continue
+                    if denies and request.entity is not None and request.kind != "deferred":
+                        await _deny(runtime, request, by)
+                        continue
                 async with _pause(watcher, terminal):
-                    name = None if entity is None else entity.name
+                    name = None if request.entity is None else runtime.get_entity(request.entity).name
                     if keyboard is None or not await _ask(runtime, request, name, keyboard, by):
                         _announce(request, loom)
             with anyio.move_on_after(LOOK):
                 await anext(news)
+
+
+def _is_followed(runtime: Runtime, request: Request, followed: Collection[str]) -> bool:
+    """Return whether this process runs the entity that waits, or follows it or an entity above it."""
+    if request.entity is None:
+        return False
+    if runtime.get_entity(request.entity).loaded:
+        return True
+    return bool(followed) and any(above in followed for above in runtime.loom.ancestry(request.entity))
+
+
+async def _deny(runtime: Runtime, request: Request, by: str) -> None:
+    with suppress(AlreadyDecided, EntityEnded, UnknownRequest):
+        await runtime.decide(request.id, "deny", by=by, note="no program follows requests", door=door())
 
 
 def has_terminal() -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Literal, TypeVar
 
 import anyio
@@ -33,11 +34,12 @@ def perform(
     events: bool = False,
     unattended: Literal["wait", "deny"] | None = None,
     request_id: str = "",
+    followed: Collection[str] = (),
 ) -> T:
     """Do `work` with a runtime, as `command.run` describes it.
 
-    With `unattended` the person at the terminal is asked about the requests of its entities, and about the one with
-    `request_id` (`inline_decisions.py`).
+    With `unattended` the person at the terminal is asked about the requests of its entities, of those that are
+    `followed`, and about the one with `request_id` (`inline_decisions.py`).
     """
     watcher = EventLines(sys.stdout) if events else None if quiet else watch_on(sys.stderr)
 
@@ -52,7 +54,9 @@ def perform(
                 from cantrip_actors.cli.inline_decisions import attend
 
                 tasks = await stack.enter_async_context(background())
-                await tasks.start(attend, runtime, watcher, terminal, url, request_id)
+                denies = unattended == "deny"
+                work_for = partial(attend, runtime, watcher, terminal, url, request_id, followed, denies=denies)
+                await tasks.start(work_for)
             if watcher is None:
                 return await work(runtime)
             return await run_watched(runtime, watcher, terminal, lambda: work(runtime))

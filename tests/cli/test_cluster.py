@@ -83,6 +83,45 @@ def wait_until(is_true: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+ASKING = """\
+name: shop
+crystal:
+  scripted:
+    - {tool_calls: [{gate: echo, args: {text: ten boxes}}]}
+    - {content: sent}
+circle:
+  gates: [done, {name: echo, ask_first: true}]
+  wards: [{max_turns: 10}]
+"""
+
+
+def test_a_send_names_the_request_for_which_an_entity_of_a_worker_waits(start: Any, cantrip: Any, place: Path) -> None:
+    (place / "shop.yaml").write_text(ASKING)
+    wait_for(start("worker", "shop.yaml", "--name", "w1", *QUICK), "w1 works on")
+    assert cantrip("ensure", "shop", "shop.yaml").code == 0
+    sender = start("send", "shop", "Order.", "--quiet")
+    request = wait_for(sender, "waits for a person: ").split()[4]
+    assert cantrip("allow", request).code == 0
+    assert sender.wait(20) == 0
+
+
+def test_a_send_that_denies_unattended_requests_denies_those_of_a_worker(start: Any, cantrip: Any, place: Path) -> None:
+    (place / "shop.yaml").write_text(ASKING)
+    wait_for(start("worker", "shop.yaml", "--name", "w1", *QUICK), "w1 works on")
+    assert cantrip("ensure", "shop", "shop.yaml").code == 0
+    assert cantrip("send", "shop", "Order.", "--quiet", "--unattended", "deny").out == "sent\n"
+    assert "no program follows requests" in cantrip("loom", "thread", "shop", "--json").out
+
+
+def test_a_send_loads_an_entity_whose_cantrip_no_worker_serves(start: Any, cantrip: Any, place: Path) -> None:
+    (place / "notes.yaml").write_text(RECIPE.replace("keeper", "notes"))
+    wait_for(start("worker", "keeper.yaml", "--name", "w1", *QUICK), "w1 works on")
+    assert cantrip("invoke", "notes.yaml", "begin", "--name", "notes", "--quiet").out == "one\n"
+    began = time.monotonic()
+    assert cantrip("send", "notes", "continue", "--quiet").out == "one\n"
+    assert time.monotonic() - began < 20
+
+
 @pytest.mark.rule("N-78", "N-63")
 def test_a_worker_runs_entities_until_a_signal_and_exits_with_0(start: Any, cantrip: Any) -> None:
     invoke()
