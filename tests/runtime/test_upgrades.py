@@ -20,6 +20,7 @@ from cantrip_actors import (
     Entity,
     Episode,
     InvalidCantrip,
+    InvalidDecision,
     LoomError,
     Move,
     Request,
@@ -588,3 +589,22 @@ async def test_an_entity_moves_after_an_episode_that_waited_for_a_person_with_th
         assert (await entity.episode()).result == "paid"
         assert (await entity.send("more")).result == "paid"
         assert [turn.cantrip_id for turn in runtime.loom.turns(entity.id)] == [old.id, old.id, new.id, new.id]
+
+
+@pytest.mark.rule("C-40", "C-20")
+async def test_every_process_checks_changed_arguments_by_the_version_that_the_entity_moved_to(tmp_path: Path) -> None:
+    @gate(name="pay")
+    def pay_in(amount: int, currency: str) -> str:
+        """Pay in a currency."""
+        return f"paid {amount} {currency}"
+
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    request, new = await begin_paying(url), paying(ask_first(pay_in))
+    async with Runtime.open(url, cantrips=[new]) as runtime, Runtime.open(url) as door:
+        entity = await runtime.resume(request.entity or "", cantrip=new)
+        while not moves_in(runtime, entity.id):
+            await anyio.sleep(0.1)
+        with pytest.raises(InvalidDecision, match="currency"):
+            await door.decide(request.id, "allow", args={"amount": 4}, by="anna")
+        await door.decide(request.id, "allow", args={"amount": 4, "currency": "EUR"}, by="anna")
+        assert (await entity.episode()).result == "paid 4 EUR"

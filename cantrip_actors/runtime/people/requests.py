@@ -449,10 +449,10 @@ class Requests:
         return AlreadyDecided(request_id, *found)
 
     def _check_args(self, requested: Requested, args: Mapping[str, Any]) -> None:
-        """Raise InvalidDecision for arguments that do not fit the gate's schema in the entity's log."""
+        """Raise InvalidDecision for arguments that do not fit the schema of the gate that the entity has now."""
         entity_id = requested.entity_id
         cell = self._core.living.get(entity_id)
-        circle = self._core.loom.header(entity_id).circle if cell is None else cell.plan.circle.as_json()
+        circle = self._core.loom.header_in_force(entity_id).circle if cell is None else cell.plan.circle.as_json()
         schema = next((gate["parameters"] for gate in circle["gates"] if gate["name"] == requested.gate), None)
         if schema is not None:
             servers = tuple(f"{server['name']}__" for server in circle.get("servers", ()))
