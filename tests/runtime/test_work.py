@@ -89,6 +89,7 @@ async def test_work_is_found_by_its_id_in_a_later_process_with_its_state_its_eve
         assert outcome.result == "hello"
         assert [event.id async for event in same.events(events[1].id)] == [event.id for event in events[2:] if event.id]
         assert same.entity.id == work.entity_id
+        assert same.entity.name == ("desk-1" if begin is post else None)
         for unknown in ("", f"{work.id}.", f"{work.id}x", "submission:other", "x.y"):
             assert other.work(unknown) is None
             with pytest.raises(UnknownEntity, match="is not in this loom"):

@@ -151,7 +151,7 @@ class Entity(Generic[Answer_co]):
         return await make_episode(self._tree, self._id, outcome, self._cell, self._begun_with)
 
     def _make_work(self, key: str) -> Work[Answer_co]:
-        return Work(self._tree, self._id, key, self._begun_with)
+        return Work(self._tree, self._id, key, self._begun_with, self._name)
 
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
         """Return from the log whether the last episode is still under way in any process, its key, and its outcome."""

@@ -856,9 +856,10 @@ class Runtime:
             submission = Submission(self._tree, work_id[len(SUBMITTED) :], self._tenant or "")
             return submission if submission.is_known else None
         entity_id, _, key = work_id.partition(".")
-        if self.find(entity_id) is None:
+        entity = self.find(entity_id)
+        if entity is None:
             return None
-        work = Work(self._tree, entity_id, key)
+        work = Work(self._tree, entity_id, key, entity_name=entity.name)
         return work if work.id == work_id and work.is_known else None
 
     def get_work(self, work_id: str) -> Work:
@@ -878,8 +879,7 @@ class Runtime:
         """
         check_texts(LoomError, key=key)
         entity_id = self._find_id(entity)
-        self.loom.header(entity_id)
-        work = Work(self._tree, entity_id, key)
+        work = Work(self._tree, entity_id, key, entity_name=self.loom.header(entity_id).name)
         work.check()
         return work
 

@@ -82,9 +82,17 @@ class Work(Generic[Answer_co]):
     for the intent that it began with, and `ENTITY.KEY` for a later one. `key` is "" for the intent that it began with.
     """
 
-    def __init__(self, tree: Tree, entity_id: str, key: str = "", begun_with: Cantrip[Answer_co] | None = None) -> None:
+    def __init__(
+        self,
+        tree: Tree,
+        entity_id: str,
+        key: str = "",
+        begun_with: Cantrip[Answer_co] | None = None,
+        entity_name: str | None = None,
+    ) -> None:
         self._tree = tree
         self._begun_with = begun_with
+        self._entity_name = entity_name
         self._intent_key = key
         self.entity_id = entity_id
         self.key = key
@@ -99,7 +107,7 @@ class Work(Generic[Answer_co]):
         """The entity that works on it, with `send`, `steer`, `stop` and its other methods."""
         from cantrip_actors.runtime.face.entity import Entity
 
-        return Entity(self._tree, self.entity_id, begun_with=self._begun_with)
+        return Entity(self._tree, self.entity_id, self._entity_name, begun_with=self._begun_with)
 
     @property
     def state(self) -> MailState:
