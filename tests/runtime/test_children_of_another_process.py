@@ -202,3 +202,16 @@ async def test_a_child_that_has_ended_takes_no_mail(tmp_path: Path) -> None:
         for runtime in (worker, door):
             with pytest.raises(EntityEnded):
                 await runtime.get_entity(child_id).steer("more")
+
+
+async def test_a_child_ends_whose_parent_is_resumed_with_a_cantrip_that_delegates_nothing(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    alone = Cantrip(scripted(decide), circle=Circle(["done", work], [max_turns(10)]), name="parent")
+    async with Runtime.open(url, cantrips=[PARENT]) as runtime:
+        parent = await runtime.invoke(PARENT, "wait work 100", name="parent")
+        await anyio.sleep(1)
+    async with Runtime.open(url) as runtime:
+        resumed = await runtime.resume(parent.id, cantrip=alone)
+        assert "gate not available" in str((await resumed.episode()).result)
+        (child_id,) = runtime.loom.below(parent.id)
+        assert runtime.loom.state(child_id) == "parent_ended"

@@ -38,7 +38,7 @@ from cantrip_actors.runtime.crystals.crystal_actor import Abandoned
 from cantrip_actors.runtime.entity.cell import Cell, Dismissed, EpisodeCaller, GivenUp, Unloaded
 from cantrip_actors.runtime.entity.checkpoints import Checkpoints
 from cantrip_actors.runtime.entity.delegation import ChildMaker, ParentEntity
-from cantrip_actors.runtime.entity.ends import end_below, find_end_reason
+from cantrip_actors.runtime.entity.ends import end_below, end_trees, find_end_reason
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.loading import find_last_time, load_state
 from cantrip_actors.runtime.entity.mail_reader import MailReader
@@ -138,7 +138,12 @@ class EntityActor(Actor):
         await self._adopt_at_once()
         await self._performer.background.resume()
         self._recorder.publish_open_turn()
-        return await self._resume()
+        state = self._recorder.state
+        awaited = [child.child_id for child in state.turn.children] if state.phase is Phase.WAITING else []
+        action = await self._resume()
+        if awaited and state.phase is not Phase.WAITING:  # its new cantrip has no gate for them
+            await end_trees(core, awaited, "its parent continues without it")
+        return action
 
     async def _load_again(self) -> Action | None:
         """Load the log again: the intent that the entity was about to record was withdrawn at this moment."""
