@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 
 from cantrip_actors.loom import Loom, copy_loom, open_store, thread_jsonl, verify_loom
+from cantrip_actors.records.records import Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.exhaustive import EXHAUSTIVE
 from tests.loom.histories import header, histories, run
@@ -54,6 +55,15 @@ def test_a_copy_has_all_mail_of_a_larger_inbox(store, tmp_path):
         source.post([mail(key) for key in "abc"])
         copy_loom(source, store)
         assert store.pending("e") == source.pending("e")
+
+
+def test_a_copy_has_two_rewards_of_one_key_if_an_earlier_version_has_written_both(store, tmp_path):
+    rewards = [Rewarded("e", "t1", value, "2026-07-25T12:00:00Z", key="k") for value in (1.0, 2.0)]
+    with open_store(tmp_path / "a.jsonl") as source:
+        source.append([*run("e", "t1"), rewards[0]])
+        source.append_copied(rewards[1:], {})
+        assert copy_loom(source, store).ok
+    assert list(store.records("e"))[-2:] == rewards
 
 
 def test_existing_records_of_the_target_are_kept(store, tmp_path):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
 from cantrip_actors.loom.integrity.verify import Trees, Verified, verify_loom, verify_trees
@@ -70,20 +70,13 @@ def _copy(source: Store, target: Store) -> Verified:
         trees.seal(trees.find_root(record), line)
         batch.append(blobs.attach(record))
         if len(batch) == BATCH:
-            _append(target, batch, tombstones)
+            target.append_copied(batch, tombstones)
             batch, tombstones = [], {}
-    _append(target, batch, tombstones)
+    target.append_copied(batch, tombstones)
     _copy_mail(source, target)
     _copy_timers(source, target)
     _copy_submissions(source, target)
     return _compare(trees, target, blobs.lost)
-
-
-def _append(target: Store, batch: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
-    if tombstones:
-        target.append_copied(batch, tombstones)
-    else:
-        target.append(batch)
 
 
 def _read_records(source: Store) -> Iterator[tuple[int, Record, bytes]]:

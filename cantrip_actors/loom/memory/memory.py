@@ -500,6 +500,9 @@ class MemoryStore(Store):
         """Return an entity's rewards and moves, with their numbers."""
         return [(number, self._decode_line(number)) for number in tuple(self._known.asides.get(entity_id, ()))]
 
+    def _read_asides(self, db: None, entity_id: str) -> Iterator[Record]:  # noqa: ARG002  # they are in memory
+        return (record for _, record in self.asides(entity_id))
+
     def _read_tree_lines(self, root: str, first: int, expected: int = sys.maxsize) -> Iterator[tuple[int, bytes]]:  # noqa: ARG002  # they are in memory
         numbers = self._list_tree(root)
         for number in numbers[bisect_left(numbers, first) :]:

@@ -535,7 +535,11 @@ class Loom:
         owner = await self._in_store(partial(self._find_rewarded, turn_id, float(value), by, key))
         if owner is None:
             return False
-        await self._append([Rewarded(owner, turn_id, float(value), self._now(), by, key)])
+        try:
+            await self._append([Rewarded(owner, turn_id, float(value), self._now(), by, key)])
+        except KeyUsed:  # a reward with this key was recorded since it was looked for: was it the same one?
+            await self._in_store(partial(self._find_rewarded, turn_id, float(value), by, key))
+            return False
         return True
 
     def _find_rewarded(self, turn_id: str, value: float, by: str, key: str) -> str | None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, NoReturn, Self, TypeVar
 
@@ -27,12 +28,12 @@ from cantrip_actors.loom.stores.checkpoints import StoredCheckpoint, Tip, decode
 from cantrip_actors.loom.stores.damage import REPAIR, DamagedLoom
 from cantrip_actors.loom.stores.erasure import Erasure
 from cantrip_actors.loom.stores.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.stores.inbox import InboxFull, MailPlan, Refusal, compute_lane_limit
+from cantrip_actors.loom.stores.inbox import InboxFull, KeyUsed, MailPlan, Refusal, compute_lane_limit
 from cantrip_actors.loom.stores.lease import NO_LEASES
 from cantrip_actors.loom.stores.lease_store import LeaseStore
 from cantrip_actors.loom.stores.rules import Plan, Waiting, plan, plan_timers, seal_plan
 from cantrip_actors.loom.stores.selection import EVERYTHING, LARGEST_PAGE, ListedEntity, Selection
-from cantrip_actors.machine.project import EntityStanding, Life, Status, as_forgotten
+from cantrip_actors.machine.project import EntityStanding, Life, Status, as_forgotten, get_reward_key
 from cantrip_actors.records.blob import Blob
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import Mail, MailRow, Pending, decode_mail
@@ -163,7 +164,8 @@ class Store(LeaseStore):
         A process that is killed during the call may leave the first few of them, never a gap and never half of one.
         Raises LoomError if they cannot be written (a full disk) or may not come next (a turn that exists already),
         Fenced if another holder runs one of the entities, Taken for mail that a record took before, KeyUsed for a
-        `post` whose key has other content, EntityEnded, and Unsure if it cannot know whether they are stored.
+        `post` whose key has other content, and for a reward whose key an earlier reward of its entity has, EntityEnded,
+        and Unsure if it cannot know whether they are stored.
         """
         lines = [encode(record) for record in records]
 
@@ -173,6 +175,8 @@ class Store(LeaseStore):
             mails, numbers = [mail for _, mail in post], [no for _, no in taken]
             entities = [timer.entity_id for _, timer in timers]
             plan, mail_numbers = self._plan(db, records, lines, leases, mails=mails, taken=numbers, entities=entities)
+            if plan.asides:
+                self._check_reward_keys(db, records)
             if taken or post or plan.over:
                 MailPlan(plan, self._known, self.max_waiting, mail_numbers).follow(taken=taken, post=post)
             if timers:
@@ -185,6 +189,19 @@ class Store(LeaseStore):
             self.written += self._transact(work, *self._conflicts)
         except self._conflicts as error:
             self._refuse(records, error)
+
+    def _check_reward_keys(self, db: Any, records: Sequence[Record]) -> None:
+        """Raise KeyUsed for a reward whose key an earlier reward of its entity has; the plan has locked the tree."""
+        for at, record in enumerate(records):
+            entity_id, key = record.entity_id, get_reward_key(record)
+            if key:
+                earlier = chain(self._read_asides(db, entity_id), records[:at])
+                if any((each.entity_id, get_reward_key(each)) == (entity_id, key) for each in earlier):
+                    raise KeyUsed(f"the key {key!r} was used for another reward: give this one another key")
+
+    @abstractmethod
+    def _read_asides(self, db: Any, entity_id: str) -> Iterator[Record]:
+        """Yield an entity's rewards and moves, inside of a transaction."""
 
     def append_copied(self, records: Sequence[Record], tombstones: Mapping[int, bytes]) -> None:
         """Append records of another store. `tombstones` are lines to copy unchanged, by the index of the record."""

@@ -286,6 +286,10 @@ class TableStore(ForgettingTables):
         """Return an entity's rewards and moves, with their numbers."""
         return [(seq, self._decode(seq, body)) for seq, body in self._fetch_rows(_ASIDES, entity_id)]
 
+    def _read_asides(self, db: Connection, entity_id: str) -> Iterator[Record]:
+        for seq, body in db.execute(_ASIDES, (entity_id,)).fetchall():
+            yield self._decode(seq, body)
+
     def tip(self, entity_id: str) -> Tip | None:
         """Return the position of an entity's last record."""
         rows = self._fetch_rows(

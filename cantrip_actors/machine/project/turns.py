@@ -89,6 +89,11 @@ def collect_rewards(records: Iterable[Record]) -> dict[str, list[Rewarded]]:
     return rewards
 
 
+def get_reward_key(record: Record) -> str:
+    """Return the key of a reward; "" for a reward without one, and for every other record."""
+    return record.key if isinstance(record, Rewarded) else ""
+
+
 def read_turns(records: Iterable[Record]) -> Iterator[Turn]:
     """Yield the committed turns of one entity, oldest first, from its whole log: a reward may come much later."""
     rewards: dict[str, float] = {}
