@@ -1,15 +1,27 @@
 """Finding turns by text, gate, error, reward and expression, with an excerpt and within bounded time."""
 
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 
 from cantrip_actors import LoomError
 from cantrip_actors.loom.reading.search import AROUND, Query, search
+from cantrip_actors.looms import open_store
 from tests.loom.histories import header, histories, texts, turn
+from tests.loom.processes import child
 from tests.loom.test_view import FAMILY, loom_of
 from tests.loom.told import written_once
+
+SEARCH = """
+import sys
+from cantrip_actors.loom.reading.search import Query, search
+from cantrip_actors.looms import open_loom
+
+with open_loom(sys.argv[1]) as loom:
+    list(search(loom, Query(regex="(a+)+$", seconds=2.0)))
+"""
 
 
 @pytest.fixture
@@ -103,6 +115,23 @@ class TestExpressions:
         with pytest.raises(LoomError, match=r"took more than 0.5 s.*write it simpler"):
             list(search(one, Query(regex="(a+)+$", seconds=0.5)))
         assert time.monotonic() - began < 10
+
+    def test_a_catastrophic_pattern_is_ended_also_if_the_process_that_searches_is_killed(self, tmp_path):
+        path = tmp_path / "loom.jsonl"
+        with open_store(path) as store:
+            store.append([header("e"), *turn("e", "t", None, text="a" * 40 + "!")])
+        searching = child(SEARCH, path)
+        children = Path(f"/proc/{searching.pid}/task/{searching.pid}/children")
+        began = time.monotonic()
+        while not (pids := children.read_text(encoding="ascii").split()):
+            assert time.monotonic() - began < 30
+            time.sleep(0.02)
+        time.sleep(0.3)  # it has read its input by now
+        searching.kill()
+        searching.communicate()
+        while any(Path(f"/proc/{pid}").exists() for pid in pids):
+            assert time.monotonic() - began < 30
+            time.sleep(0.1)
 
     @pytest.mark.parametrize("expression", ["(", "a{99999999999999999999}", "(" * 5000])
     def test_an_invalid_pattern_is_refused(self, expression):

@@ -178,8 +178,9 @@ def _search_by_regex(expression: str, seconds: float, texts: Iterable[Hit]) -> I
 
 
 _MATCH = """
-import json, re, sys
+import json, re, signal, sys
 said = json.load(sys.stdin)
+signal.setitimer(signal.ITIMER_REAL, said["seconds"])
 try:
     expression = re.compile(said["regex"])
 except (re.error, RecursionError, OverflowError) as error:
@@ -192,7 +193,8 @@ else:
 
 def _match_batch(expression: str, seconds: float, batch: list[Hit]) -> Iterator[Hit]:
     shown = show_value(expression, SHOWN)
-    given = json.dumps({"regex": expression, "texts": [text.excerpt for text in batch]})
+    limit = seconds + 1.0  # it ends itself if this process is killed before it can end it
+    given = json.dumps({"regex": expression, "seconds": limit, "texts": [text.excerpt for text in batch]})
     try:
         done = subprocess.run(  # noqa: S603  # our own program; the expression is its input
             [sys.executable, "-I", "-S", "-c", _MATCH],
