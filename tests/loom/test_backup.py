@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -38,7 +39,7 @@ from cantrip_actors.records.records import Ended, IntentGiven, Rewarded
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.image import Image
 from tests.loom.histories import AT, SNAPSHOT, header, run, turn
-from tests.loom.processes import python
+from tests.loom.processes import child, python
 from tests.loom.test_forget import counted, dies_at
 from tests.loom.test_store import LASTING, Place
 from tests.loom.test_timers import note, schedule, timer
@@ -249,6 +250,32 @@ def test_an_entity_with_a_fork_that_has_not_ended_is_not_pruned(store):
 
 
 @pytest.mark.rule("C-52")
+def test_two_processes_that_prune_at_the_same_moment_forget_every_entity_once(tmp_path):
+    path = tmp_path / "loom.db"
+    with open_store(path) as store:
+        for name in range(45):
+            ended = Ended(f"e{name}", "terminated", "2020-01-01T00:00:00Z")
+            store.append([*run(f"e{name}", f"t{name}"), ended])
+    script = """
+import sys
+from cantrip_actors.looms import open_loom
+
+with open_loom(sys.argv[1], read_only=False) as loom:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(len(loom.prune(0).entities))
+"""
+    processes = [child(script, path, stdin=subprocess.PIPE) for _ in range(2)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert sum(int(process.communicate()[0]) for process in processes) == 45
+    with open_store(path, read_only=True) as store:
+        assert verify_loom(store).forgotten == 45
+
+
 def test_prune_looks_at_every_entity_of_a_large_loom(store):
     for number in range(50):
         store.append(
@@ -404,6 +431,60 @@ def test_a_repair_leaves_the_files_of_others(path, name):
     done = repair_loom(path)
     assert [other.read_text() for other in others] == ["of the user"] * 4
     assert not {other.name for other in others} & {one.name for one in done.copy.iterdir()}
+
+
+@pytest.mark.parametrize("name", ["backup.db", "backup.jsonl"])
+def test_of_several_backups_to_one_file_at_the_same_moment_one_is_made_and_the_others_are_refused(path, tmp_path, name):
+    script = """
+import sys
+from cantrip_actors import LoomError
+from cantrip_actors.looms import backup_loom
+
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    print(backup_loom(sys.argv[1], sys.argv[2]).ok)
+except LoomError as error:
+    print(error)
+"""
+    folder = tmp_path / "backups"
+    processes = [child(script, path, folder / name, stdin=subprocess.PIPE) for _ in range(3)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = sorted(process.communicate()[0].strip() for process in processes)
+    assert answers.count("True") == 1
+    refusals = [answer for answer in answers if answer != "True"]
+    assert all("exists already" in refusal or "another backup to" in refusal for refusal in refusals), refusals
+    assert [file.name for file in folder.iterdir()] == [name]
+    with open_store(folder / name) as store:
+        assert verify_loom(store).ok
+
+
+def test_a_backup_that_was_killed_is_made_by_repeating_it(path, tmp_path, monkeypatch):
+    folder = tmp_path / "backups"
+    step, was_killed = 1, True
+    while was_killed:
+        pid = os.fork()
+        if pid == 0:
+            count = dies_at(step)
+            for method in (Path.replace, Path.unlink):
+                monkeypatch.setattr(Path, method.__name__, counted(method, count))
+            monkeypatch.setattr("cantrip_actors.loom.maintenance.backup.shutil.rmtree", counted(shutil.rmtree, count))
+            backup_loom(path, folder / "backup.db")
+            os._exit(0)
+        was_killed = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        if not (folder / "backup.db").exists():
+            assert backup_loom(path, folder / "backup.db").ok
+            assert [file.name for file in folder.iterdir()] == ["backup.db"]
+        with open_store(folder / "backup.db", read_only=True) as store:
+            assert verify_loom(store).ok
+        for file in list_loom_files(folder / "backup.db"):
+            file.unlink()
+        step += 1
+    assert step > 2
 
 
 @pytest.mark.rule("C-53")

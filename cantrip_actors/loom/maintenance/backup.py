@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +15,7 @@ from cantrip_actors.loom.integrity.copy import copy_loom
 from cantrip_actors.loom.integrity.verify import Verified, verify_loom
 from cantrip_actors.loom.memory.jsonl import JsonlStore
 from cantrip_actors.loom.opening import open_store
+from cantrip_actors.loom.seal.line_file import describe_failure
 from cantrip_actors.loom.seal.seal_key import SealKey
 from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.loom.stores.store import Store
@@ -55,19 +60,16 @@ def backup_loom(
     for left in list_loom_files(path):  # of a file that is gone: its write-ahead log would be read as the copy's
         if left.stat().st_size and not left.name.endswith("-shm"):
             raise LoomError(f"{left} exists already: remove it, or give the name of another file")
-    part = path.with_name(f".{path.name}.part")
-    _remove(part)
     kind = JsonlStore if path.suffix == ".jsonl" else SqliteStore
-    try:
-        with open_store(url, read_only=True, seal_key=seal_key) as source:
-            make_folder(path.parent)
-            if isinstance(source, SqliteStore) and kind is SqliteStore:
-                source.copy_to(part)
-                with kind(part, read_only=True, seal_key=seal_key) as made:
-                    verified = verify_loom(made)
-            else:
-                with kind(part, seal_key=seal_key) as made:
-                    verified = copy_loom(source, made)
+    with open_store(url, read_only=True, seal_key=seal_key) as source, _open_folder(path) as folder:
+        part = folder / path.name
+        if isinstance(source, SqliteStore) and kind is SqliteStore:
+            source.copy_to(part)
+            with kind(part, read_only=True, seal_key=seal_key) as made:
+                verified = verify_loom(made)
+        else:
+            with kind(part, seal_key=seal_key) as made:
+                verified = copy_loom(source, made)
         if not verified.ok:
             raise LoomError(
                 f"the loom at {render_url(os.fspath(url))} has faults, and no backup was made: {verified.faults[0]}"
@@ -76,14 +78,35 @@ def backup_loom(
         if key.exists():
             key.replace(path.with_name(f"{path.name}.key"))
         part.replace(path)
-    finally:
-        _remove(part)
     return verified
 
 
-def _remove(part: Path) -> None:
-    for file in list_loom_files(part):
-        file.unlink()
+@contextmanager
+def _open_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside a new file, in which only this call makes that file; it is removed afterwards.
+
+    A process that was killed leaves its folder, and the next call for the same file uses it. Raises LoomError if
+    another call has the folder, or has just made the file.
+    """
+    folder = path.with_name(f".{path.name}.parts")
+    with ExitStack() as stack:
+        try:
+            make_folder(folder)
+            lock = stack.enter_context((folder / "lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(lock.fileno()), Path(lock.name).stat()):
+                raise BlockingIOError  # the call that had the folder has just removed it
+        except (BlockingIOError, FileNotFoundError) as error:
+            raise LoomError(f"another backup to {path} is being made: wait for it, or name another file") from error
+        except OSError as error:
+            raise LoomError(f"cannot write to {path.parent}: {describe_failure(error)}") from error
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        if path.exists():
+            raise LoomError(f"{path} exists already: give the name of a new file")
+        for left in folder.iterdir():
+            if left.name != "lock":
+                left.unlink()
+        yield folder
 
 
 def compact_loom(store: Store, now: float | None = None) -> Compacted:

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Literal, get_args
 
 from cantrip_actors.loom.maintenance.forget import Forgotten, Wanted, find_forks, forget_entities
+from cantrip_actors.loom.stores.lease import Held
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.machine.project import Life, get_time, is_for_lease_holder
 from cantrip_actors.records.instant import format_instant
@@ -120,14 +121,18 @@ def prune_loom(
     rules = keep_for(older_than)
     pruned, after = NONE_PRUNED, None
     while True:
-        expired, after = find_expired(store, rules, now, after)
+        expired, last = find_expired(store, rules, now, after)
         expired = [member for member in expired if tenant is None or find_tenant(store, member) == tenant]
         if dry_run:
             pruned = pruned.plus(
                 Forgotten(tuple(member for entity in expired for member in list_subtree(store, entity)))
             )
         elif expired:
-            pruned = pruned.plus(forget_entities(store, Wanted(expired, PRUNE, OLDER, scrubs=False)))
+            try:
+                pruned = pruned.plus(forget_entities(store, Wanted(expired, PRUNE, OLDER, scrubs=False)))
+            except Held:  # another process has just claimed one of them, to prune it, too: the next look leaves it out
+                continue
+        after = last
         if after is None:
             break
     if pruned.entities and not dry_run:

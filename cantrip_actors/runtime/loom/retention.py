@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import anyio
 
-from cantrip_actors.loom import Forgotten, Pruned, Retention, Store, Wanted, find_expired
+from cantrip_actors.loom import Forgotten, Held, Pruned, Retention, Store, Wanted, find_expired
 from cantrip_actors.loom.maintenance.retention import NONE_PRUNED, OLDER, PRUNE, find_tenant, list_subtree
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.loom.store_access import StoreAccess
@@ -43,12 +43,16 @@ async def prune(
 
     pruned, after, now = NONE_PRUNED, None, store.clock()
     while True:
-        expired, after = await access.run(partial(find, after))
+        expired, last = await access.run(partial(find, after))
         await anyio.lowlevel.checkpoint()
         if dry_run:
             pruned = pruned.plus(Forgotten(tuple(expired)))
         elif expired:
-            pruned = pruned.plus(await forget(Wanted(expired, PRUNE, OLDER, scrubs=False)))
+            try:
+                pruned = pruned.plus(await forget(Wanted(expired, PRUNE, OLDER, scrubs=False)))
+            except Held:  # another process has just claimed one of them, to prune it, too: the next look leaves it out
+                continue
+        after = last
         if after is None:
             return pruned
 
