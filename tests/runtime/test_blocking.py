@@ -24,6 +24,7 @@ from cantrip_actors import (
     KeyUsed,
     LoomError,
     Message,
+    NoAnswer,
     Runtime,
     RuntimeClosed,
     Subscription,
@@ -240,6 +241,16 @@ def test_blocking_code_posts_and_reads_receipts(backend: str) -> None:
 
 
 @pytest.mark.rule("Y-52")
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_blocking_code_waits_on_with_the_receipt_of_an_answer_that_is_late(backend: str) -> None:
+    with Runtime.blocking(backend=backend) as runtime:
+        entity = runtime.ensure("slow", slow)
+        with pytest.raises(NoAnswer) as late:
+            entity.send("rice", timeout=0)
+        assert isinstance(late.value.receipt, BlockingWork)
+        assert late.value.receipt.result(timeout=10).result == "rice"
+
+
 def test_blocking_code_calls_an_async_function_that_takes_a_runtime() -> None:
     async def cast_twice(runtime: Runtime, intent: str, *, result: str) -> list[str]:
         spoken = cantrip(scripted([done(result), done(result)]))

@@ -46,7 +46,7 @@ from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.face.entity import Entity
 from cantrip_actors.runtime.face.run import EpisodeRun
 from cantrip_actors.runtime.face.runtime import HasId, Runtime
-from cantrip_actors.runtime.face.work import MailState, Work
+from cantrip_actors.runtime.face.work import MailState, NoAnswer, Work
 from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.runtime.time.schedules import Schedule
@@ -297,7 +297,11 @@ def _call_in_loop(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenat
 
     @wraps(method)
     def call(self: _Blocking[S], /, *args: P.args, **named: P.kwargs) -> T:
-        return self._portal.call(partial(method, self._inner, *args, **named))
+        try:
+            return self._portal.call(partial(method, self._inner, *args, **named))
+        except NoAnswer as error:
+            error.receipt = cast("Any", _wrap_known_work(error.receipt, self._portal))
+            raise
 
     return call
 
