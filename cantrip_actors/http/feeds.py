@@ -146,10 +146,11 @@ class Feed:
         """Whether no more events will come."""
         return self.frames.is_closed
 
-    async def begin(self) -> None:
+    async def begin(self, after: EventId | None = None) -> None:
         """Read the records that its entity has, so that `number` is known. Each reader calls it. Raises LoomError.
 
-        A feed of all entities begins at the end of the loom.
+        A feed of all entities begins at the end of the loom. A reader may have got the event `after` from another
+        process before this feed has read it.
         """
         async with self._reading:
             if self._entity_id is None and self._loom_log is None:
@@ -158,7 +159,7 @@ class Feed:
                     lambda: LoomLog(loom, EventId(loom.last_number(), END_OF_RECORD))
                 )
                 self._loom_number = self._loom_log.begin
-        if self._entity_id is not None and not self._log.number:
+        if (self._entity_id is not None and not self._log.number) or (after is not None and after.number > self.number):
             await self.read()
 
     # Filling
@@ -186,20 +187,25 @@ class Feed:
     async def _follow_log(self) -> None:
         own = self._entity_id
         entity = None if own is None else await self._runtime.read(partial(self._runtime.find, own))
+        read_at = anyio.current_time()
         while not self.is_finished:
             event = None
-            with anyio.move_on_after(QUIET if entity is not None and entity.loaded else LOOK):
+            with anyio.move_on_after(LOOK):
                 try:
                     event = await anext(self._events)
                 except StopAsyncIteration:  # the entity has ended, or the runtime closes
                     self._events = self._subscribe()
                     if self._events.is_over:
                         return
+                    read_at -= QUIET
             if isinstance(event, ServerChangedEvent):
                 data = {"entity_id": event.entity_id, "server": event.server, "what": event.what}
                 self.frames.publish(Frame(event.entity_id, "server", self._encode("server", data)))
-            else:
+                continue
+            is_loaded = entity is not None and entity.loaded  # another process may run it soon
+            if event is not None or not is_loaded or anyio.current_time() >= read_at + QUIET:
                 await self.read()
+                read_at = anyio.current_time()
 
     async def read(self) -> None:
         """Read and encode the new records."""

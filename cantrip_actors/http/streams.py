@@ -177,7 +177,7 @@ async def _stream(
         if call.token.allows("approve"):
             stack.enter_context(service.count_as_person(call.runtime))
         feed = stack.enter_context(service.feed(entity_id))
-        await feed.begin()
+        await feed.begin(after)
         if after is not None and after.number > feed.number:  # an id of another loom
             after = None
         events = feed.stream(after, select, snapshot)
