@@ -88,3 +88,28 @@ async def test_a_reader_gets_the_events_of_an_entity_that_another_process_takes_
         await anyio.sleep(1)
         one.end_streams()
     assert "you said: from two" in reader.text
+
+
+async def test_a_chat_continues_at_the_service_that_streams_it_when_the_one_that_runs_it_ends(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    message = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "nap 60"}]}
+    streams: list[str] = []
+
+    async def chat(service: Service) -> None:
+        transport = httpx.ASGITransport(app=make_app(service))
+        async with httpx.AsyncClient(transport=transport, base_url=IN_PROCESS) as client:
+            body = {"id": "bob", "messages": [message]}
+            streams.append((await client.post("/api/v1/chat/echo", json=body)).text)
+
+    first = await Runtime.open(url, cantrips=[ECHO])
+    async with Runtime.open(url, cantrips=[ECHO]) as second:
+        one, two = Service(first), Service(second)
+        async with one.open(), two.open():
+            with anyio.fail_after(100):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(chat, one)
+                    await anyio.sleep(5)
+                    tasks.start_soon(chat, two)
+                    await anyio.sleep(5)
+                    await first.aclose()
+    assert "it said: outcome unknown" in streams[-1]

@@ -206,3 +206,20 @@ async def test_a_process_without_cantrips_can_use_an_entity_of_another_process(
 ) -> None:
     async with keeping(tmp_path) as (door, keeper):
         await use(door, keeper)
+
+
+@pytest.mark.parametrize("of", ["stream", "work"])
+async def test_a_reader_of_an_episode_takes_it_over_when_the_process_that_runs_it_ends(tmp_path: Path, of: str) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    worker = await Runtime.open(url, cantrips=[KEEPER])
+    await (await worker.invoke(KEEPER, "begin", name="keeper")).episode()
+    async with Runtime.open(url, cantrips=[KEEPER]) as door:
+        keeper = door.entity("keeper")
+        assert keeper is not None
+        with anyio.fail_after(60):
+            async with keeper.stream("work 50", key="k") as run:
+                async for event in run.events() if of == "stream" else door.receipt(keeper, "k").events():
+                    if isinstance(event, ToolStartEvent):
+                        await worker.aclose()
+                assert isinstance(event, EpisodeEndedEvent)
+                assert "outcome unknown" in (await run.result()).result

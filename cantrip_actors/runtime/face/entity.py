@@ -356,11 +356,13 @@ class Entity(Generic[Answer_co]):
             await work.result(timeout=STOP_GRACE)  # the process that runs the entity may have died
 
         has_none = work._has_no_episode  # noqa: SLF001  # of the same face
-        return FollowedEpisode(self._id, feed, key, work.result, cancel, has_none)
+        load = partial(self._tree.inboxes.load_if_left, self._id)
+        return FollowedEpisode(self._id, feed, key, work.result, cancel, has_none, load)
 
     def _follow_only_episode(self, feed: EventFeed) -> FollowedEpisode[Answer_co]:
         has_none = self.work._has_no_episode  # noqa: SLF001  # of the same face
-        return FollowedEpisode(self._id, feed, None, self.episode, self._cancel, has_none)
+        load = partial(self._tree.inboxes.load_if_left, self._id)
+        return FollowedEpisode(self._id, feed, None, self.episode, self._cancel, has_none, load)
 
     def _follow_beginning(self) -> FollowedEpisode[Answer_co]:
         """Return the episode of a one-shot entity that has just begun, for `Runtime.stream`."""

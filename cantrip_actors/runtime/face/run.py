@@ -65,22 +65,29 @@ class FollowedEpisode(Generic[Answer_co]):
     cancel: Callable[[], Awaitable[object]]
     has_no_episode: Callable[[], Awaitable[bool]]
     """Returns whether its intent was refused or withdrawn, so that no episode comes."""
+    load: Callable[[], object]
+    """Loads its entity if no process runs it."""
 
 
 class RunEvents(AsyncIterator[EntityEvent]):
-    """The events of one episode after a position, in order. It ends with the episode."""
+    """The events of one episode after a position, in order. It ends with the episode.
+
+    A reader counts as a caller that waits: if the process that ran the entity has died, this one loads it.
+    """
 
     def __init__(
         self,
         feed: EventFeed,
         key: str | None,
         has_no_episode: Callable[[], Awaitable[bool]],
+        load: Callable[[], object],
         after: EventId,
         begins: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
         self._feed = feed
         self._key = key
         self._has_no_episode = has_no_episode
+        self._load = load
         self._begins = begins
         """Waits until the entity has begun; returns False if it never will."""
         self._after = after
@@ -124,13 +131,14 @@ class RunEvents(AsyncIterator[EntityEvent]):
                 self.has_ended = True
                 raise StopAsyncIteration
             self._begins = None
-        while not self._has_begun:
+        while True:
             with anyio.move_on_after(POLL_INTERVAL):
                 return await anext(self._feed)
-            if await self._has_no_episode():
+            if self._has_begun:
+                self._load()
+            elif await self._has_no_episode():
                 self.has_ended = True
                 raise StopAsyncIteration
-        return await anext(self._feed)
 
 
 class RunText(AsyncIterator[str]):
@@ -174,7 +182,7 @@ class EpisodeRun(Generic[Answer_co]):
 
     async def __aenter__(self) -> Self:
         episode = await self._begin(self._from)
-        events = RunEvents(episode.feed, episode.key, episode.has_no_episode, self._from.event)
+        events = RunEvents(episode.feed, episode.key, episode.has_no_episode, episode.load, self._from.event)
         self._entered = episode, events
         return self
 

@@ -250,7 +250,7 @@ class Work(Generic[Answer_co]):
         """
         position = BEGINNING if after is None else read_event_id(after)
         feed = EventFeed(self._tree, self.entity_id, BEGINNING, deltas=deltas)
-        return RunEvents(feed, self._intent_key, self._has_no_episode, position, self._begins)
+        return RunEvents(feed, self._intent_key, self._has_no_episode, self._load, position, self._begins)
 
     async def _begins(self) -> bool:
         """Wait until its entity is in the loom; return False if it never will be."""
@@ -258,6 +258,9 @@ class Work(Generic[Answer_co]):
 
     async def _has_no_episode(self) -> bool:
         return await self._read_state() in ("refused", "withdrawn")
+
+    def _load(self) -> None:
+        self._tree.inboxes.load_if_left(self.entity_id)
 
     async def withdraw(self, why: str = "no longer needed", *, by: str = "") -> MailState:
         """Withdraw the intent if it still waits in the inbox, whichever process runs the entity.

@@ -411,6 +411,11 @@ class Inboxes:
         if not self.outages.is_suspended(entity_id):
             self.load(entity_id)
 
+    def load_if_left(self, entity_id: str) -> None:
+        """Load an entity whose episode a reader follows, if it is not loaded here and no process runs it."""
+        if self._core.living.get(entity_id) is None:
+            self.load_unless_suspended(entity_id)
+
     # Waiting
 
     async def send(self, mail: Mail, *, durable: bool) -> Outcome:
