@@ -6,11 +6,31 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import BlockingRuntime, KeyUsed, NoAnswer, Queue, Runtime, UnfinishedWork, Withdrawn
+from cantrip_actors import (
+    BlockingRuntime,
+    Cantrip,
+    Circle,
+    KeyUsed,
+    NoAnswer,
+    Queue,
+    Runtime,
+    UnfinishedWork,
+    Withdrawn,
+    gate,
+    scripted,
+)
+from cantrip_actors.wards import max_turns
 from tests.loom.test_store import LASTING, SHARED, anywhere
 from tests.runtime.test_cluster import DESK, answering, node
 
 pytestmark = pytest.mark.rule("C-19", "N-17")
+
+
+@gate(idempotent=True)
+async def work() -> str:
+    """Work for a minute."""
+    await anyio.sleep(60)
+    return "worked"
 
 
 @pytest.fixture(params=LASTING)
@@ -186,3 +206,17 @@ async def test_a_submission_that_waits_in_a_full_queue_is_withdrawn(url: str) ->
 def test_blocking_code_withdraws_a_submission(tmp_path: Any) -> None:
     with BlockingRuntime.open(f"sqlite:{tmp_path}/loom.db") as runtime:
         assert runtime.submit("desk", "one").withdraw() == "withdrawn"
+
+
+async def test_a_repeated_submission_continues_an_entity_whose_process_has_ended(url: str) -> None:
+    desk = Cantrip(
+        scripted([{"tool_calls": [{"gate": "work", "args": {}}]}, "done"]),
+        circle=Circle(["done", work], [max_turns(5)]),
+        name="desk",
+    )
+    async with Runtime.open(url, cantrips=[desk]) as runtime:
+        await runtime.submit("desk", "one", key="k")
+        await anyio.sleep(5)
+    async with Runtime.open(url, cantrips=[desk]) as runtime:
+        with anyio.fail_after(200):
+            assert (await (await runtime.submit("desk", "one", key="k")).result()).result == "done"

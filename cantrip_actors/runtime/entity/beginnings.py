@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
@@ -337,6 +338,13 @@ class Beginnings:
                 cell = None
         identity = beginning.identity
         return Entity(tree, entity_id, identity.name, cell, is_beginning=identity.lasting, begun_with=beginning.cantrip)
+
+    async def resume_if_left(self, entity_id: str) -> None:
+        """Resume a submitted entity that no process runs any more, if this process knows its cantrip."""
+        tree = self._tree
+        if tree.living.get(entity_id) is None and await tree.in_store(partial(self._is_under_way, entity_id)):
+            with suppress(Held, CantripUnknown):
+                await tree.launcher.restore(entity_id)
 
     def _is_under_way(self, entity_id: str) -> bool:
         return fold_entity(self._tree.loom, entity_id).phase not in (Phase.IDLE, Phase.OVER)

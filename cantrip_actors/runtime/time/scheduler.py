@@ -87,6 +87,9 @@ class Casts(Protocol):
     async def withdraw(self, entity_id: str, id: str) -> bool:
         """Remove a submission whose entity has not begun; return False if it has begun, or begins now."""
 
+    async def resume_if_left(self, entity_id: str) -> None:
+        """Resume a submitted entity that no process runs any more, if this process knows its cantrip."""
+
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity."""
 

@@ -89,6 +89,7 @@ class Submission(Work):
         """Wait until a node has begun the entity and its episode has ended. Raises as `Work.result`."""
         if not await self._begins():
             raise Withdrawn(self.entity_id, self.key, "", "its submission was withdrawn")
+        await self._tree.scheduler.casts.resume_if_left(self.entity_id)
         return await super()._wait_for_episode()
 
     async def _begins(self) -> bool:
