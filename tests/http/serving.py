@@ -240,12 +240,17 @@ async def served(
 
 @asynccontextmanager
 async def in_process(
-    cantrips: Iterable[Cantrip], *tokens: Token, extensions: Iterable[ServiceExtension] = (), **settings: Any
+    cantrips: Iterable[Cantrip],
+    *tokens: Token,
+    url: str = "memory:",
+    passivate_after: float = 300,
+    extensions: Iterable[ServiceExtension] = (),
+    **settings: Any,
 ) -> AsyncIterator[Served]:
     """Serve without a socket, in virtual time: the client calls the application. Streams come whole."""
     cantrips = [*cantrips]
     limits = ServiceLimits(rate=10_000, burst=10_000)
-    async with Runtime.open("memory:", cantrips=cantrips) as runtime:
+    async with Runtime.open(url, cantrips=cantrips, passivate_after=passivate_after) as runtime:
         known = Tokens([token("admin", *SCOPES), *tokens])
         service = Service(runtime, cantrips, tokens=known, limits=limits, **settings)
         async with service.open():

@@ -1,8 +1,10 @@
 """What clients add to a long-lived entity for one intent: tools, forms of answers, and the data of a page."""
 
 import json
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from cantrip_actors import Cantrip, Circle, Entity, gate, scripted
@@ -83,6 +85,17 @@ async def test_an_entity_that_works_takes_no_new_tools() -> None:
         refused = await chat(on, [{"role": "user", "content": "hi"}], 409, tools=[TOOL])
         assert "works on another intent" in refused
         assert len(on.runtime.loom.intents(entity.id)) == 1
+
+
+async def test_tools_that_the_process_of_an_entity_does_not_have_are_refused_and_not_left_out(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with in_process([looking()], url=url, passivate_after=9) as one, in_process([looking()], url=url) as two:
+        asked: list[Any] = [{"role": "user", "content": "go"}]
+        await begin(one)
+        assert (await chat(one, asked))["content"] == "done, locate"
+        assert "another process has loaded the entity" in await chat(two, asked, 409, tools=[TOOL])
+        await anyio.sleep(20)
+        assert (await chat(two, asked, tools=[TOOL]))["tool_calls"]
 
 
 @pytest.mark.parametrize(
