@@ -277,10 +277,10 @@ class EditorSession:
                 await self.answer(_to_request_error(errors).message)
 
     async def _await_episode(self, cancels: int) -> Episode | Request | None:
-        if self._restored is not None:  # an episode ends with the cantrip that it began with
-            with suppress(Held):
-                await self.runtime.resume(self.entity_id, cantrip=self._restored, by=self.by)
-        entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=self.cantrip()))
+        cantrip = self._restored or self.cantrip()  # an episode ends as it began, unless the recipe has changed
+        with suppress(Held):
+            await self.runtime.resume(self.entity_id, cantrip=cantrip, by=self.by)
+        entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=cantrip))
         return await self._rest(entity.id, entity.episode, entity.interrupt, cancels)
 
     async def _rest(

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Node, Runtime
+from cantrip_actors import Call, Node, Runtime
 from tests.acp.editors import Editor, edited, helper
 from tests.acp.test_sessions import chooses, new
 
@@ -99,6 +99,19 @@ async def test_a_loaded_session_has_its_options_and_finishes_its_prompt_with_the
         assert values == {"mode": "ask", "model": "first", "thought_level": "low"}
         await editor.until(lambda: "it said: slept" in editor.text())
         assert editor.asked == ["session/request_permission"]
+
+
+@pytest.mark.rule("ACP-10")
+async def test_an_agent_with_a_changed_recipe_finishes_the_prompt_of_a_loaded_session(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with edited(helper(), url, answers={"session/request_permission": lambda _: None}) as editor:
+        session = await new(editor)
+        await editor.begin("session/prompt", {"sessionId": session, "prompt": 'pay {"amount": 3}'})
+        await editor.until(lambda: editor.asked)
+    changed = helper(call=Call(system_prompt="Be kind."))
+    async with edited(changed, url, answers=chooses("allow")) as editor:
+        await load(editor, session)
+        await editor.until(lambda: "it said: paid 3" in editor.text())
 
 
 @pytest.mark.rule("ACP-15")
