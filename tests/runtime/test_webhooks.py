@@ -181,6 +181,15 @@ async def test_a_receiver_that_is_gone_gets_nothing_more() -> None:
     assert receiver.refused <= 1
 
 
+async def test_a_receiver_whose_name_cannot_be_decoded_delays_no_other_receiver() -> None:
+    with receiving() as receiver:
+        nameless = Webhook("http://xn--a/", SECRET, allow_private=True, name="nameless")
+        async with Runtime.open(webhooks=[nameless, hook(receiver)]) as runtime:
+            for intent in ("one", "two"):
+                await runtime.cast(make_cantrip(), intent)
+            await receiver.wait_for(2)
+
+
 async def test_private_addresses_and_invalid_webhooks_are_refused() -> None:
     with receiving() as receiver:
         for bad in (

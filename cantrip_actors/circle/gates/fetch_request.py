@@ -97,7 +97,11 @@ def _check_allowed(url: httpx.URL) -> httpx.URL:
         raise GateError("a URL with a user name or password is refused: expected one without")
     if url.scheme not in ("http", "https"):
         raise GateError(f"{_shorten(url)}: expected http or https, got {url.scheme or 'no scheme'}")
-    if not url.host:
+    try:
+        host = url.host
+    except ValueError as error:  # httpx decodes the name of the host now
+        raise GateError(f"{_shorten(url)}: its host is no name of the internet: {error}") from error
+    if not host:
         raise GateError(f"{_shorten(url)}: expected a host, as in https://example.org/")
     if url.port is not None and not 0 < url.port < 65536:
         raise GateError(f"{_shorten(url)}: expected a port from 1 to 65535, got {url.port}")

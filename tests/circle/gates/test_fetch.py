@@ -398,6 +398,7 @@ def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str, only: str = "")
         ("http://a\0b/", "is not a URL"),
         ("http://example.org:port/", "is not a URL"),
         ("http://example.org:99999/", "expected a port"),
+        ("http://xn--a/", "its host is no name of the internet"),
         ("http://user:pass@example.org/", "user name or password is refused"),
         ("http://does-not-exist.invalid/", "cannot be resolved"),
         ("http://" + "a" * 100 + ".invalid/", "cannot be resolved"),
