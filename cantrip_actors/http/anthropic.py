@@ -105,7 +105,7 @@ def _split_message(where: str, message: models.AnthropicMessage) -> Iterator[dic
     for block in by_kind.pop("tool_result", []):
         id, result, is_error = block.get("tool_use_id"), block.get("content") or "", block.get("is_error")
         yield {"role": "tool", "tool_call_id": id, "content": _read_content(where, result), "is_error": is_error}
-    if by_kind:
+    if by_kind or not content:
         thoughts = "\n\n".join(str(block.get("thinking") or "") for block in by_kind.get("thinking", ()))
         calls = [
             {"id": block.get("id"), "function": {"name": block.get("name"), "arguments": block.get("input")}}

@@ -32,6 +32,7 @@ async def test_errors_have_the_shape_of_anthropics_api() -> None:
             (400, "invalid_request_error", {"mcp_servers": [{"url": "x"}]}, {}),
             (400, "invalid_request_error", {"output_config": {"format": {"type": "json_schema"}}}, {}),
             (400, "invalid_request_error", {"messages": []}, {}),
+            (400, "invalid_request_error", {"messages": [{"role": "user", "content": []}]}, {}),
             (400, "invalid_request_error", {"messages": [{"role": "user", "content": file}]}, {}),
             (400, "invalid_request_error", {"messages": [{"role": "user", "content": [{"type": "video"}]}]}, {}),
             (401, "authentication_error", {}, {"authorization": "Bearer no"}),
