@@ -14,6 +14,7 @@ import pytest
 from cantrip_actors import (
     Entity,
     EntityEnded,
+    EntityInterrupted,
     EntityStartedEvent,
     EpisodeEndedEvent,
     Runtime,
@@ -223,3 +224,21 @@ async def test_a_reader_of_an_episode_takes_it_over_when_the_process_that_runs_i
                         await worker.aclose()
                 assert isinstance(event, EpisodeEndedEvent)
                 assert "outcome unknown" in (await run.result()).result
+
+
+async def test_an_interrupt_of_an_episode_that_no_process_continues_waits_for_the_process_that_resumes_it(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    worker = await Runtime.open(url, cantrips=[KEEPER])
+    await (await worker.invoke(KEEPER, "begin", name="keeper")).episode()
+    async with Runtime.open(url) as door:
+        keeper = door.entity("keeper")
+        assert keeper is not None
+        sent = await keeper.post("work 50")
+        await anyio.sleep(5)
+        await worker.aclose()
+        with anyio.fail_after(10), pytest.raises(EntityInterrupted):
+            await keeper.interrupt(now=True)
+        async with Runtime.open(url, cantrips=[KEEPER], recover="resume"):
+            assert (await sent.result(timeout=10)).truncated

@@ -391,6 +391,9 @@ class Entity(Generic[Answer_co]):
         the end of the episode is recorded; whether a cancelled gate had its effect is then unknown. A caller that waits
         for the episode gets it, truncated, with the reason "interrupted". Repeated with the same `key` it interrupts no
         later episode; other content with that key raises KeyUsed. `by` names the person or program that interrupts.
+
+        With `now`, raises EntityInterrupted if no process continues the episode: the process that resumes it interrupts
+        it.
         """
         self._tree.check_open()
         check_texts(why=why, by=by)
@@ -400,6 +403,8 @@ class Entity(Generic[Answer_co]):
             target = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}
             await self._post_control("interrupt", {**target, "why": why, "now": now}, key=key, by=by)
         if now and number is not None:
+            if not await self._tree.in_store(self._is_continued):
+                raise EntityInterrupted(self._id)
             await self._wait_until_over(cell, intent_key)
 
     async def _find_episode_under_way(self) -> tuple[Cell | None, int | None, str | None]:
