@@ -148,7 +148,7 @@ async def test_waiting_for_a_submission_that_nothing_continues_says_that_it_was_
         first = await runtime.submit("slow", "go", key="k")
         while not runtime.loom.has_begun(first.entity_id):
             await anyio.sleep(0.1)
-    async with Runtime.open(url, cantrips=[cantrip], recover="list") as runtime:
+    async with Runtime.open(url) as runtime:  # it does not know the cantrip, so it cannot continue the entity itself
         again = await runtime.submit("slow", "go", key="k")
         with pytest.raises(EntityInterrupted, match="was interrupted, and nothing continues it"):
             await again.episode()
