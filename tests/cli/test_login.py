@@ -13,7 +13,6 @@ from cantrip_actors.acp.editor import Capabilities, Editor
 from cantrip_actors.acp.session import EditorSession
 from cantrip_actors.cli.decision_author import author, door
 from cantrip_actors.mcp_server.stdio import find_local
-from cantrip_actors.observe import Upserts
 from cantrip_actors.wards import max_turns
 
 
@@ -24,7 +23,7 @@ async def list_doors() -> list[str]:
     connection: Any = None
     async with Runtime.open("memory:") as runtime:
         editor = Editor(connection, Capabilities(), "session", Path("/"), ())
-        session = EditorSession(runtime, Upserts(), cantrip, editor, "acp:1", connection, by="acp")
+        session = EditorSession(runtime, cantrip, editor, "acp:1", connection, by="acp")
         return [door(), session.door, find_local(runtime, {}, client).door]
 
 

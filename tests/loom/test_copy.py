@@ -95,8 +95,8 @@ def test_many_records_are_copied_in_several_batches(store, tmp_path, monkeypatch
 def test_a_copy_that_differs_from_its_source_is_refused(tmp_path, monkeypatch):
     with open_store(tmp_path / "a.jsonl") as source, open_store(tmp_path / "b.jsonl") as target:
         source.append([*run("e", "t1"), *run("f", "t2")])
-        append = target.append
-        monkeypatch.setattr(target, "append", lambda records: append(records[:-1]))
+        append = target.append_copied
+        monkeypatch.setattr(target, "append_copied", lambda records, tombstones: append(records[:-1], tombstones))
         with pytest.raises(LoomError, match=r"^the copy in \S+b\.jsonl differs from its source: its records differ"):
             copy_loom(source, target)
 
