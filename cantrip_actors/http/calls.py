@@ -111,7 +111,7 @@ class HttpCall:
         return turn_id
 
     def whole_turn_id(self) -> str:
-        """Return the id of the turn of the path, whose content is there. Raises Problem 404, and 409 for a forgotten
+        """Return the id of the turn in the path, which has its content. Raises Problem 404, and 409 for a forgotten
         turn.
         """
         loom, turn_id = self.runtime.loom, self.turn_id(self.path["id"])

@@ -454,7 +454,7 @@ def reserve_stream(call: HttpCall) -> Iterator[ExitStack]:
 async def answer_run(
     call: HttpCall, run: _Run, encoder: EpisodeEncoder, stack: ExitStack
 ) -> JsonAnswer | EventStreamResponse:
-    """Return the answer of an episode: a stream, if the request asks for one, whose end closes `stack`; else whole.
+    """Return the whole answer of an episode, or, if the request asks for it, a stream that closes `stack` at its end.
 
     Waits until the episode has ended, or waits for the client or a person. Raises the error that ended it.
     """

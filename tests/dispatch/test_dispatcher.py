@@ -1075,7 +1075,7 @@ async def slowly(context: Any) -> dict[str, Any]:
 class TestSecondProcess:
     """Two runtimes stand for two processes: they share a loom and the folder of the dispatches."""
 
-    async def test_it_is_told_that_another_process_runs_a_dispatch(self, tmp_path: Path) -> None:
+    async def test_a_run_of_a_dispatch_that_another_process_runs_is_refused(self, tmp_path: Path) -> None:
         loom, made = f"sqlite:{tmp_path / 'loom.db'}", worker(slowly)
         async with Runtime.open(loom) as one, Runtime.open(loom) as two, anyio.create_task_group() as tasks:
             first, second = Dispatcher(one, folder(tmp_path)), Dispatcher(two, folder(tmp_path))
@@ -1087,7 +1087,7 @@ class TestSecondProcess:
             await anyio.sleep(100)
             assert (await second.run(record.id, made)).status == "completed"
 
-    async def test_it_serves_other_dispatches_than_the_first_process(self, tmp_path: Path) -> None:
+    async def test_the_second_process_serves_other_dispatches_than_the_first(self, tmp_path: Path) -> None:
         loom, made = f"sqlite:{tmp_path / 'loom.db'}", worker(slowly)
         async with Runtime.open(loom) as one, Runtime.open(loom) as two, anyio.create_task_group() as tasks:
             first, second = Dispatcher(one, folder(tmp_path)), Dispatcher(two, folder(tmp_path))

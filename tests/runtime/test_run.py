@@ -20,6 +20,7 @@ from cantrip_actors import (
     Withdrawn,
     scripted,
 )
+from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.stream.wire import FinalMessage, ItemDelta, ItemDone, ItemStart
 from cantrip_actors.testing import Crash, Process
 from cantrip_actors.wards import max_turns
@@ -127,6 +128,21 @@ async def test_a_run_has_the_events_of_an_episode_that_another_process_runs(tmp_
                 async with desk.stream("go") as run:
                     events = [type(event) async for event in run.events()]
             assert (events[0], events[-1]) == (EntityStartedEvent, EpisodeEndedEvent)
+
+
+async def test_a_run_of_a_log_that_takes_long_to_read_has_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = EventFeed._read
+
+    async def read_slowly(self: EventFeed) -> Any:
+        await anyio.sleep(2)
+        return await read(self)
+
+    monkeypatch.setattr(EventFeed, "_read", read_slowly)
+    async with Runtime.open() as runtime:
+        poet = await runtime.ensure("poet", POET)
+        with anyio.fail_after(60):
+            async with poet.stream("go") as run:
+                assert "".join([piece async for piece in run.text()]) == TEXT
 
 
 async def test_leaving_a_run_returns_although_the_process_that_ran_the_episode_was_killed(tmp_path: Path) -> None:

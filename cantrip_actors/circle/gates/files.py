@@ -203,7 +203,7 @@ def write(
 
 
 def _replace(folder: int, where: ConfinedPath, data: bytes, mode: int) -> None:
-    """Replace a file with this mode, 0 if there is none: readers see the old or the new one, also after a kill."""
+    """Replace a file, which has this mode, or 0 if it is new: readers see the old or the new one, also after a kill."""
     draft = f".{secrets.token_hex(8)}.draft"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:

@@ -33,7 +33,7 @@ class Follower(AsyncIterator[T], Generic[T]):
         """Whether it reads without waiting: nothing was read yet, or reading failed."""
         self._reading = anyio.Lock(fast_acquire=True)
         self._deadline: float | None = None
-        """When it reads without an event; None if nobody has waited since the last event or reading."""
+        """When it reads without an event; None before the first wait after an event or a reading."""
 
     @abstractmethod
     async def _read(self) -> Iterable[T]:
@@ -53,13 +53,22 @@ class Follower(AsyncIterator[T], Generic[T]):
         self._events.close()
 
     async def __anext__(self) -> T:
-        while not self._ready:
+        while (item := await self.poll()) is None:
+            pass
+        return item
+
+    async def poll(self) -> T | None:
+        """Return the next item, or None if one wait and one reading brought none. Raises StopAsyncIteration at the end.
+
+        A caller that has something else to do meanwhile cancels no reading by it: a long log is read to its end.
+        """
+        if not self._ready:
             if self.is_over:
                 raise StopAsyncIteration
             async with self._reading:
                 if not self._ready:
                     await self._wait_and_read()
-        return self._ready.popleft()
+        return self._ready.popleft() if self._ready else None
 
     async def _wait_and_read(self) -> None:
         if not self._is_due:
@@ -70,7 +79,7 @@ class Follower(AsyncIterator[T], Generic[T]):
     async def _wait(self) -> EntityEvent | None:
         """Wait for the next event, or for as long as `_choose_interval` says; return the event.
 
-        A cancelled wait goes on with the next call: a reader that waits again and again for a short time reads, too.
+        The next call continues a cancelled wait: a reader that waits again and again for a short time reads, too.
         """
         event = self._events._take_arrived()  # noqa: SLF001  # of the same mechanism; without a timer
         if event is None:

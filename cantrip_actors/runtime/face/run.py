@@ -16,7 +16,6 @@ import anyio
 
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.face.episode import Episode
-from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.stream.events import EntityEndedEvent, EntityEvent, EntityStartedEvent, EpisodeEndedEvent
 from cantrip_actors.stream.pieces import TextPieces
 from cantrip_actors.stream.reading import EventId
@@ -131,14 +130,13 @@ class RunEvents(AsyncIterator[EntityEvent]):
                 self.has_ended = True
                 raise StopAsyncIteration
             self._begins = None
-        while True:
-            with anyio.move_on_after(POLL_INTERVAL):
-                return await anext(self._feed)
+        while (event := await self._feed.poll()) is None:
             if self._has_begun:
                 self._load()
             elif await self._has_no_episode():
                 self.has_ended = True
                 raise StopAsyncIteration
+        return event
 
 
 class RunText(AsyncIterator[str]):
