@@ -170,8 +170,8 @@ async def fork(call: HttpCall) -> JsonAnswer:
     cantrip = None if name is None else find_cantrip(call, name)
     if name is None and not call.token.may_cast(its_cantrip):
         raise Problem(404, "unknown-cantrip", "the cantrip of that turn is not offered to this token")
-    given = {"intent": intent_of(body), "cantrip": cantrip, "crystal": body.crystal, **_read_given(call)}
-    return await _begin(call, partial(call.runtime.start_fork, turn_id, **given))
+    options = {"intent": intent_of(body), "cantrip": cantrip, "crystal": body.crystal, **_read_given(call)}
+    return await _begin(call, partial(call.runtime.start_fork, turn_id, **options))
 
 
 async def begin_work(begin: Callable[..., Awaitable[Entity]], *args: Any, **named: Any) -> Work:

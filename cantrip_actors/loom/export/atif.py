@@ -316,8 +316,8 @@ def _select_visible(items: Sequence[Item], folds: Mapping[int, Fold]) -> Iterato
     )
     marker = () if last < 0 else (last,)
     without_results = max((fold.without_results for at, fold in folds.items() if at < len(items)), default=0)
-    said = [at for at, item in enumerate(items) if isinstance(item, Said)]
-    bare = frozenset(said[:without_results])
+    answers = [at for at, item in enumerate(items) if isinstance(item, Said)]
+    bare = frozenset(answers[:without_results])
     for at in (*left.before, *marker, *left.after, *range(last + 1, len(items))):
         item = items[at]
         if at in bare and isinstance(item, Said):

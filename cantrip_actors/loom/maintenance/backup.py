@@ -65,11 +65,11 @@ def backup_loom(
         part = folder / path.name
         if isinstance(source, SqliteStore) and kind is SqliteStore:
             source.copy_to(part)
-            with kind(part, read_only=True, seal_key=seal_key) as made:
-                verified = verify_loom(made)
+            with kind(part, read_only=True, seal_key=seal_key) as target:
+                verified = verify_loom(target)
         else:
-            with kind(part, seal_key=seal_key) as made:
-                verified = copy_loom(source, made)
+            with kind(part, seal_key=seal_key) as target:
+                verified = copy_loom(source, target)
         if not verified.ok:
             raise LoomError(
                 f"the loom at {render_url(os.fspath(url))} has faults, and no backup was made: {verified.faults[0]}"

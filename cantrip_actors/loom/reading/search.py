@@ -194,11 +194,11 @@ else:
 def _match_batch(expression: str, seconds: float, batch: list[Hit]) -> Iterator[Hit]:
     shown = show_value(expression, SHOWN)
     limit = seconds + 1.0  # it ends itself if this process is killed before it can end it
-    given = json.dumps({"regex": expression, "seconds": limit, "texts": [text.excerpt for text in batch]})
+    request = json.dumps({"regex": expression, "seconds": limit, "texts": [text.excerpt for text in batch]})
     try:
         done = subprocess.run(  # noqa: S603  # our own program; the expression is its input
             [sys.executable, "-I", "-S", "-c", _MATCH],
-            input=given,
+            input=request,
             capture_output=True,
             text=True,
             encoding="ascii",

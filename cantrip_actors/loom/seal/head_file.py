@@ -24,10 +24,10 @@ _LINE: Final = re.compile(rb'\{"records":(\d{1,18}),"link":"([0-9a-f]{24})"\} *\
 def read_head(path: Path) -> Head | None:
     """Return the head in a file; None if the file is missing or damaged. Raises OSError."""
     try:
-        found = _LINE.fullmatch(path.read_bytes())
+        match = _LINE.fullmatch(path.read_bytes())
     except FileNotFoundError:
         return None
-    return None if found is None else Head(int(found[1]), found[2])
+    return None if match is None else Head(int(match[1]), match[2])
 
 
 def write_head(path: Path, head: Head, disk: Disk) -> None:

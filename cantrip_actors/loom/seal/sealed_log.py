@@ -221,7 +221,7 @@ class SealedLog(Generic[S]):
             if self._head_path.exists():
                 raise BrokenLine(1, "the log is sealed, and nothing can be checked without its key: give `seal_key`")
             return None
-        kept = read_head(self._head_path)
-        if kept is None:
+        head = read_head(self._head_path)
+        if head is None:
             raise BrokenLine(1, "its head is missing or damaged, or the log was never sealed with a key")
-        return kept
+        return head

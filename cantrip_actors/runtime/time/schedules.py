@@ -179,13 +179,13 @@ async def add_schedule(
     make_begin(intent, None)
     name, kind = await _resolve(tree, target, to, tenant)
     now = tree.read_time_of_day()
-    made = make_rule(now, **rule)
+    times = make_rule(now, **rule)
     key = scope_name(tenant, tree.make_moment().fresh if id is None else check_name("id", id, InvalidSchedule))
     schedule = Scheduled(
         to=kind,
         name=name,
         intent=intent,
-        rule=made,
+        rule=times,
         created=now,
         catch_up=catch_up,
         overlap=overlap,
