@@ -1,6 +1,7 @@
 """Queues of submissions: the order in which they begin, their bounds, and places over crashes (N-50)."""
 
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,18 @@ def count_rows(runtime: Runtime, read: list[int]) -> None:
         return rows
 
     runtime._tree.store.submissions = counted  # type: ignore[method-assign]
+
+
+def count_loads(runtime: Runtime) -> list[str]:
+    """Return a list to which each entity that the runtime tries to load is added."""
+    restore, loads = runtime._tree.launcher.restore, []
+
+    async def counted(entity_id: str, *args: Any, **more: Any) -> Any:
+        loads.append(entity_id)
+        return await restore(entity_id, *args, **more)
+
+    runtime._tree.launcher.restore = counted  # type: ignore[method-assign]
+    return loads
 
 
 class Watch:
@@ -248,9 +261,44 @@ async def test_a_full_queue_reads_no_waiting_submissions(url: str) -> None:
 
 async def test_a_client_leaves_queues_to_the_nodes(url: str) -> None:
     async with node(url, "w1") as one, alone(url, REPORTS) as client:
+        loads = count_loads(client)
         watch = Watch(client, one)
         assert await watched(watch, results(await submit(client, 3))) == ["reports 0", "reports 1", "reports 2"]
         assert watch.most == [0, 2]
+        assert loads == []
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("operation", ["episode", "result", "interrupt"])
+async def test_an_entity_that_ends_while_a_client_looks_who_runs_it_is_not_called_interrupted(
+    operation: str,
+) -> None:
+    url = fresh()  # its looks run in threads, so the node goes on beside them
+    async with alone(url, REPORTS) as one, Runtime.open(url) as client:
+        (submission,) = await submit(client, 1)
+        entity, tree, is_held = submission.entity, client._tree, client._tree.is_held
+
+        def look(entity_id: str) -> bool:
+            while one._tree.living.get(entity_id) is not None or is_held(entity_id):
+                time.sleep(0.01)
+            return False
+
+        while not await client.read(lambda: submission.has_begun):
+            await anyio.sleep(0.05)
+        if operation != "interrupt":
+            tree.is_held = look  # type: ignore[method-assign]
+            assert (await (entity.episode() if operation == "episode" else submission.result())).result == "reports 0"
+        else:
+            post = entity._post_control
+
+            async def post_and_look(*args: Any, **more: Any) -> Any:
+                posted = await post(*args, **more)
+                tree.is_held = look  # type: ignore[method-assign]
+                return posted
+
+            entity._post_control = post_and_look  # type: ignore[method-assign]
+            await entity.interrupt(now=True)
+            assert (await submission.result()).truncated
 
 
 # Places

@@ -34,7 +34,7 @@ from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.terms.arguments import check_choice, check_kind, check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.errors import CantripUnknown, InvalidCantrip, NameTaken, Withdrawn
+from cantrip_actors.terms.errors import CantripUnknown, EntityEnded, InvalidCantrip, NameTaken, Withdrawn
 from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
 
@@ -340,11 +340,17 @@ class Beginnings:
         return Entity(tree, entity_id, identity.name, cell, is_beginning=identity.lasting, begun_with=beginning.cantrip)
 
     async def resume_if_left(self, entity_id: str) -> None:
-        """Resume a submitted entity that no process runs any more, if this process knows its cantrip."""
+        """Resume a submitted entity that no process runs any more, if this process knows its cantrip.
+
+        It leaves the entity to the nodes if one lives.
+        """
         tree = self._tree
-        if tree.living.get(entity_id) is None and await tree.in_store(partial(self._is_under_way, entity_id)):
-            with suppress(Held, CantripUnknown):
+        if await tree.in_store(partial(self._is_left, entity_id)):
+            with suppress(Held, CantripUnknown, EntityEnded):
                 await tree.launcher.restore(entity_id)
+
+    def _is_left(self, entity_id: str) -> bool:
+        return self._tree.launcher.find_if_interrupted(entity_id) is not None and not self._tree.has_living_node()
 
     def _is_under_way(self, entity_id: str) -> bool:
         return fold_entity(self._tree.loom, entity_id).phase not in (Phase.IDLE, Phase.OVER)

@@ -394,11 +394,12 @@ class Launcher:
     def find_if_interrupted(self, entity_id: str) -> Header | None:
         """Return the header of a root entity if it was running and no process runs it now; not of one that waits."""
         core = self._core
-        if core.store.life(entity_id) is not Life.BUSY or core.living.get(entity_id) is not None:
+        if core.living.get(entity_id) is not None or core.is_held(entity_id):  # read first: it is over when it is free
+            return None
+        if core.store.life(entity_id) is not Life.BUSY or core.is_waiting(entity_id, Life.BUSY):
             return None
         header = core.loom.header(entity_id)
-        is_interrupted = header.parent_entity is None and not (core.is_held(entity_id) or core.is_waiting(entity_id))
-        return header if is_interrupted else None
+        return header if header.parent_entity is None else None
 
 
 def unload_when_idle(cell: Cell) -> None:

@@ -155,12 +155,12 @@ class Entity(Generic[Answer_co]):
 
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
         """Return from the log whether the last episode is still under way in any process, its key, and its outcome."""
-        loom = make_checked(self._tree.loom)
-        state = fold_entity(loom, self._id)
+        loom, is_held = make_checked(self._tree.loom), self._tree.is_held(self._id)
+        state = fold_entity(loom, self._id)  # read after the lease: its process records the end before it lets go
         episode = state.episode
         if state.phase is Phase.IDLE and not episode.number:
             raise LoomError(f"entity {self._id} has had no intent yet: send it one")
-        if episode.end is None and self._is_continued():
+        if episode.end is None and (is_held or self._is_continued()):
             return True, episode.key, None
         return False, episode.key, get_outcome(state, loom.usage_below(self._id))
 
@@ -399,11 +399,12 @@ class Entity(Generic[Answer_co]):
         check_texts(why=why, by=by)
         check_kind("now", now, bool, "True or False", InvalidIntent)
         cell, number, intent_key = await self._find_episode_under_way()
+        is_continued = not now or await self._tree.in_store(self._is_continued)  # read first: the interrupt may end it
         if number is not None or key is not None:  # with a key, the mail records that the interrupt was requested
             target = {"episode": number or 0} if key is None else {"episode": number or 0, "keyed": True}
             await self._post_control("interrupt", {**target, "why": why, "now": now}, key=key, by=by)
         if now and number is not None:
-            if not await self._tree.in_store(self._is_continued):
+            if not is_continued:
                 raise EntityInterrupted(self._id)
             await self._wait_until_over(cell, intent_key)
 
@@ -478,7 +479,7 @@ class Entity(Generic[Answer_co]):
         tree.check_open()
         if (await tree.in_store(partial(tree.loom.header, self._id))).lasting:
             await self._make_loadable(key)
-        elif not await tree.in_store(lambda: self._is_gone() or self._is_continued()):
+        elif not await tree.in_store(lambda: self._is_continued() or self._is_gone()):
             raise EntityInterrupted(self._id)
         body = {"instructions": instructions}
         return await self._wait_until_taken(await self._post_control("compact", body, key=key, by=by))

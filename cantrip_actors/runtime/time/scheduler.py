@@ -88,7 +88,10 @@ class Casts(Protocol):
         """Remove a submission whose entity has not begun; return False if it has begun, or begins now."""
 
     async def resume_if_left(self, entity_id: str) -> None:
-        """Resume a submitted entity that no process runs any more, if this process knows its cantrip."""
+        """Resume a submitted entity that no process runs any more, if this process knows its cantrip.
+
+        It leaves the entity to the nodes if one lives.
+        """
 
     async def stop(self, entity_id: str, why: str) -> None:
         """End an entity."""
