@@ -74,6 +74,22 @@ def fault(provider: str, path: str, body: bytes) -> str | None:
     return None
 
 
+_valid: set[int] = set()
+"""Hashes of the messages that were validated: most requests repeat those of the request before."""
+
+
+def without_valid(provider: str, path: str, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Give a request without messages that were validated in such a request before; the last one always stays."""
+    hashes = set()
+    for name in ("messages", "input", "contents"):
+        if isinstance(messages := request.get(name), list):
+            hashed = [(hash((provider, path, *sorted(request), orjson.dumps(one))), one) for one in messages]
+            request = {**request, name: [one for key, one in hashed if key not in _valid] or messages[-1:]}
+            hashes.update(key for key, _ in hashed)
+    yield request
+    _valid.update(hashes)  # nothing was raised
+
+
 def parts(provider: str, path: str, body: bytes) -> Iterator[Any]:
     """Validate a request, or each of those in a batch, whose answers are no streams."""
     if path.endswith("/files"):
@@ -104,7 +120,8 @@ def parts(provider: str, path: str, body: bytes) -> Iterator[Any]:
     elif request.get("background"):
         yield from checked(provider, path, {**request, "stream": True})
     else:
-        yield from checked(provider, path, request)
+        for shortened in without_valid(provider, path, request):
+            yield from checked(provider, path, shortened)
 
 
 def job(path: str, request: dict[str, Any]) -> None:
