@@ -25,6 +25,7 @@ from cantrip_actors import (
     CantripError,
     CrystalError,
     EntityCrashed,
+    EntityEnded,
     Forgotten,
     Gate,
     Here,
@@ -190,7 +191,7 @@ class Dispatcher:
         """Run an entity to its end whose process died after the status was set and before `done`."""
         entity = self._runtime.entity(record.id)
         if entity is not None and not entity.loaded and self._runtime.loom.state(entity.id) in AT_WORK:
-            with suppress(Held):  # the process that runs it ends it
+            with suppress(Held, EntityEnded):  # the process that runs it ends it, or has just ended it
                 entity = await self._runtime.resume(entity.id, cantrip=self._make_worker_cantrip(record, cantrip))
                 await entity.episode()
 

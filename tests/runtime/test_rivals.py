@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -180,3 +181,20 @@ async def test_an_entity_that_could_not_be_abandoned_is_free_in_other_runtimes(
             await here.abandon(entity_id)
         async with Runtime.open(url, cantrips=[PAYER]) as other:
             assert (await other.resume(entity_id)).id == entity_id
+
+
+async def test_a_cast_whose_entity_another_process_ends_at_this_moment_returns_its_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:{tmp_path}/loom.db"
+    async with Runtime.open(url) as other, Runtime.open(url) as here:
+        first = await other.start(SPELL, "one", key="k")
+        restore = here._tree.launcher.restore
+
+        async def restore_late(*args: Any, **more: Any) -> Any:
+            await first.episode()
+            await anyio.sleep(1)  # it has let go of the entity
+            return await restore(*args, **more)
+
+        monkeypatch.setattr(here._tree.launcher, "restore", restore_late)
+        assert (await here.cast(SPELL, "one", key="k")).result == "one"

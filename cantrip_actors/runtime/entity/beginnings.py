@@ -332,10 +332,8 @@ class Beginnings:
         tree, entity_id = self._tree, beginning.identity.entity_id
         cell = tree.living.get(entity_id)
         if cell is None and await tree.in_store(partial(self._is_under_way, entity_id)):
-            try:
+            with suppress(Held, EntityEnded):  # another process runs it, or has just ended it
                 cell = await tree.launcher.restore(entity_id, beginning.cantrip)
-            except Held:
-                cell = None
         identity = beginning.identity
         return Entity(tree, entity_id, identity.name, cell, is_beginning=identity.lasting, begun_with=beginning.cantrip)
 
