@@ -10,6 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 import anyio
@@ -18,8 +19,11 @@ from cantrip_actors import (
     AlreadyDecided,
     Call,
     Cantrip,
+    CantripUnknown,
     Circle,
     Entity,
+    EntityInterrupted,
+    Episode,
     Invocation,
     Runtime,
     ask_first,
@@ -326,4 +330,81 @@ class Budget(Program):
         assert spent <= self.tokens + 24, f"{spent} tokens of {self.tokens}"
 
 
-PROGRAMS = {one.__name__: one for one in (Orders, Rush, TakeOver, Approvals, Family, Clock, Budget)}
+class Visitors(Orders):
+    """A process without cantrips uses an entity that two others run in turns: each operation ends as its page says."""
+
+    options: ClassVar[dict[str, Any]] = {**Orders.options, "nodes": 3, "latency": (0.05, 1.0)}
+    visitors = 3
+    visits = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.planned: dict[str, Any] = {}
+        """The operation by which each order is given: a process that begins again repeats it."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.planned.clear()
+
+    async def run(self, process: SimulatedProcess) -> None:
+        if process.number > 1:
+            node = Node(process.name, beat=0.5, ttl=2.0, passivate_after=3.0)
+            async with process.open(cantrips=[self.clerk], node=node) as runtime:
+                await runtime.ensure("desk", self.clerk)
+                await anyio.sleep_forever()
+        async with process.open() as runtime:
+            while (desk := runtime.entity("desk")) is None:
+                await anyio.sleep(0.2)
+            async with anyio.create_task_group() as visitors:
+                for number in range(self.visitors):
+                    visitors.start_soon(self._visit, process, runtime, desk, f"visitor {number}")
+        self.check_shipped()
+
+    async def _visit(self, process: SimulatedProcess, runtime: Runtime, desk: Entity, visitor: str) -> None:
+        for number in range(self.visits):
+            await anyio.sleep(process.random.choice((0.0, 0.3, 4.0)) * process.random.random())
+            order = f"order {number} of {visitor}"
+            operations = (self._follow, self._stream, self._change, self._cancel, self._submit)
+            operate = self.planned.setdefault(order, process.random.choice(operations))
+            with anyio.fail_after(300), suppress(CantripUnknown, EntityInterrupted):  # both processes may be dead
+                await operate(process, runtime, desk, order)
+
+    async def _follow(self, _: SimulatedProcess, __: Runtime, desk: Entity, order: str) -> None:
+        work = await desk.post(order, key=order)
+        seen = [event.id async for event in work.events() if event.id]
+        assert seen == sorted(set(seen), key=lambda id: [int(part) for part in id.split(".")]), f"events: {seen}"
+        self._check_reply(await work.result(), order)
+        self._check_reply(await desk.send(order, key=order), order)
+
+    async def _stream(self, _: SimulatedProcess, __: Runtime, desk: Entity, order: str) -> None:
+        async with desk.stream(order, key=order) as run:
+            async for _event in run.events():
+                pass
+            self._check_reply(await run.result(), order)
+
+    async def _change(self, process: SimulatedProcess, _: Runtime, desk: Entity, order: str) -> None:
+        work = await desk.post(order, key=order)
+        await anyio.sleep(process.random.random())
+        change = process.random.choice((desk.interrupt, partial(desk.interrupt, now=True), desk.compact, desk.undo))
+        await change()
+        self._check_reply(await work.result(), order)
+
+    async def _cancel(self, process: SimulatedProcess, _: Runtime, desk: Entity, order: str) -> None:
+        work = await desk.post(order, key=order)
+        await anyio.sleep(process.random.random())
+        if await work.cancel(now=process.random.random() < 0.5) != "withdrawn":
+            self._check_reply(await work.result(), order)
+
+    async def _submit(self, process: SimulatedProcess, runtime: Runtime, _: Entity, order: str) -> None:
+        submission = await runtime.submit("clerk", order, key=order)
+        await anyio.sleep(process.random.random())
+        if await submission.withdraw() != "withdrawn":
+            self._check_reply(await submission.result(), order)
+
+    @staticmethod
+    def _check_reply(episode: Episode, order: str) -> None:
+        is_reply = UNKNOWN in str(episode.result) or str(episode.result).startswith(order)
+        assert is_reply or episode.truncated, f"{order}: {episode.result}"
+
+
+PROGRAMS = {one.__name__: one for one in (Orders, Rush, TakeOver, Approvals, Family, Clock, Budget, Visitors)}
