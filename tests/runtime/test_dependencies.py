@@ -300,6 +300,33 @@ async def test_a_send_without_dependencies_that_are_known_here_is_refused_and_a_
         assert (await receipt.episode()).result == "tea for anna"
 
 
+@pytest.mark.parametrize("service", [None, Node("w1")], ids=["process", "node"])
+async def test_a_send_where_other_dependencies_are_known_is_answered_by_a_process_that_serves_the_entity(
+    url: str, service: Node | None
+) -> None:
+    options: dict[str, Any] = {"cantrips": [desk("service")], "node": service, "passivate_after": 0.1}
+    async with Runtime.open(url, **options) as worker, Runtime.open(url) as script:
+        await (await worker.invoke(desk("service"), "go", name="notes")).episode()
+        await script.cast(desk("anna"), "go")
+        await anyio.sleep(60)
+        notes = script.entity("notes")
+        assert notes is not None
+        assert not notes.held
+        assert (await notes.send("go")).result == "tea for service"
+
+
+async def test_a_send_where_the_cantrip_is_ambiguous_is_answered_by_a_process_that_serves_the_entity(url: str) -> None:
+    options: dict[str, Any] = {"cantrips": [desk("service")], "passivate_after": 0.1}
+    async with Runtime.open(url, **options) as worker, Runtime.open(url) as script:
+        await (await worker.invoke(desk("service"), "go", name="notes")).episode()
+        for user in ("anna", "ben"):
+            await script.cast(desk(user), "go")
+        await anyio.sleep(1)
+        notes = script.entity("notes")
+        assert notes is not None
+        assert (await notes.send("go", timeout=20)).result == "tea for service"
+
+
 @pytest.mark.parametrize("kind", [str, Session], ids=["plain", "object"])
 async def test_an_intent_whose_process_died_waits_for_its_retry(url: str, kind: Any) -> None:
     async with Runtime.open(url, cantrips=[desk("service")], stranded_after=10) as worker:

@@ -373,12 +373,11 @@ class Launcher:
             core.cantrips.note_named(entity_id, cantrip)
         if waits and not facts.is_held:
             try:
-                known, _ = core.find_cantrip(facts)
-            except CantripUnknown as unknown:
-                if not await core.in_store(partial(core.is_served, unknown)):  # else that process takes the mail
+                cantrip, _ = core.find_cantrip(facts)
+                await core.in_store(partial(core.check_dependencies, facts, cantrip))
+            except LoomError:
+                if not await core.in_store(partial(core.is_served, facts)):  # else that process takes the mail
                     raise
-            else:
-                await core.in_store(partial(core.check_dependencies, facts, known))
 
     def check_files(self, cantrip: Cantrip, files: Iterable[File]) -> None:
         """Raise InvalidFile if the crystal of a cantrip does not accept one of its entity's files."""

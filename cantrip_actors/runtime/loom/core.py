@@ -295,10 +295,12 @@ class Core:
         """
         return self.membership is not None or any(node.is_living for node in self.store.nodes())
 
-    def is_served(self, unknown: CantripUnknown) -> bool:
-        """Return whether a living process may run the entity whose cantrip is not known here: a node, or another."""
-        served = {unknown.cantrip_id, unknown.cantrip_name}
-        return self.has_living_node() or not served.isdisjoint(self.store.served())
+    def is_served(self, facts: EntityFacts) -> bool:
+        """Return whether another living process may run an entity: a node, or one that offers its cantrip."""
+        now = find_cantrip_in_force(self.loom, facts)
+        own = None if self.membership is None else self.membership.owner
+        has_node = any(node.is_living and node.owner != own for node in self.store.nodes())
+        return has_node or not {now.id, now.name}.isdisjoint(self.store.served())
 
     # Entities
 
