@@ -103,7 +103,7 @@ class DependenciesUnknown(LoomError):
 
 
 class Stranded(CantripUnknown):
-    """No living node of the cluster can run the entity. Its mail waits; call `episode` again to wait, too.
+    """No living process can run the entity. Its mail waits; call `episode` again to wait, too.
 
     `offered` are the names and content ids of the cantrips that living nodes serve.
     """

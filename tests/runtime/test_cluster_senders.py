@@ -58,7 +58,7 @@ async def test_a_sender_gets_an_error_when_no_living_node_can_run_the_entity(url
         await (await program.invoke(slow, "begin", name="keeper")).episode()
     async with Runtime.open(url, stranded_after=5) as client, node(url, "w1"):
         receipt = await client.entity("keeper").post("work", key="k")
-        with pytest.raises(Stranded, match="no living node serves the cantrip") as told:
+        with pytest.raises(Stranded, match="no living process serves the cantrip") as told:
             await receipt.episode()
         assert isinstance(told.value, CantripUnknown)
         assert told.value.offered == (("desk", DESK.id),)

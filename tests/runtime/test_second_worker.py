@@ -10,14 +10,18 @@ import pytest
 from cantrip_actors import (
     Call,
     Cantrip,
+    CantripError,
     CantripUnknown,
     Circle,
     Entity,
+    EntityInterrupted,
     KeyUsed,
     LoomError,
     Message,
+    Node,
     Runtime,
     RuntimeClosed,
+    Stranded,
     gate,
     scripted,
 )
@@ -170,6 +174,28 @@ async def test_a_send_is_refused_if_no_living_process_serves_the_cantrip(url: st
     async with Runtime.open(url, cantrips=[desk("Be brief.", "office")]), Runtime.open(url) as script:
         with pytest.raises(CantripUnknown):
             await script.entity("notes").send("milk", timeout=20)
+
+
+@pytest.mark.rule("Y-03")
+@pytest.mark.parametrize("node", [None, Node("w1")], ids=["process", "node"])
+@pytest.mark.parametrize(("sent", "error"), [(["first"], EntityInterrupted), (["first", "second"], Stranded)])
+async def test_callers_get_an_error_when_the_last_process_that_serves_the_cantrip_closes(
+    url: str, node: Node | None, sent: list[str], error: type[CantripError]
+) -> None:
+    async with Runtime.open(url, stranded_after=20) as script:
+
+        async def send(intent: str) -> None:
+            with pytest.raises(error), anyio.fail_after(60):
+                await script.entity("notes").send(intent, key=intent)
+
+        async with anyio.create_task_group() as tasks, Runtime.open(url, cantrips=[JOB], node=node) as worker:
+            await worker.ensure("notes", JOB)
+            for intent in sent:
+                tasks.start_soon(send, intent)
+                await anyio.sleep(1)
+        async with Runtime.open(url, cantrips=[JOB], recover="resume", node=node):
+            for intent in sent:
+                assert (await script.entity("notes").send(intent, key=intent)).result == "worked"
 
 
 @pytest.mark.rule("Y-03")

@@ -242,7 +242,7 @@ class Runtime:
         With `node` the runtime joins the other nodes of the loom, in Postgres or, on one machine, in SQLite. A node
         resumes entities whose nodes died, and loads those for which mail waits, if it serves their cantrips and has
         room (docs/cluster.md). It needs a `snapshot_key` in Postgres if one of its `cantrips` has a code circle.
-        A caller that waits for an entity that no living node can run gets Stranded after `stranded_after` seconds.
+        A caller that waits for an entity that no living process can run gets Stranded after `stranded_after` seconds.
 
         `queues` are the queues that `submit` may name. Their bounds are stored in the loom and hold for all of its
         processes, until a runtime is opened with other bounds (docs/cluster.md). A loom in memory or in a JSONL file

@@ -444,8 +444,8 @@ class Inboxes:
     async def wait_for_outcome(self, entity_id: str, key: str) -> Outcome:
         """Wait for the episode of an intent that was posted, and return its outcome; "" is the key of the first intent.
 
-        Raises the error that ended the episode. If no living node of a cluster can run the entity, it raises Stranded
-        after `stranded_after` seconds.
+        Raises the error that ended the episode. If no living process can run the entity, it raises Stranded after
+        `stranded_after` seconds.
         """
         waiter = await self.expect(entity_id, key, self._core.capture_variables())
         try:
@@ -656,7 +656,7 @@ class Inboxes:
         return [record for no in numbers if no for record in store.records(entity_id, after=no - 1, limit=1)]
 
     async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
-        """Fail the callers that have waited long for an entity that no living node of a cluster can run."""
+        """Fail the callers that have waited long for an entity that no living process can run."""
         late = inbox.list_waiting_since(anyio.current_time(), self._core.limits.stranded_after)
         if late:
             why = await self._core.in_store(lambda: find_stranding(self._core, self._core.find_root(entity_id)))

@@ -23,7 +23,7 @@ from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.cantrip import Cantrip
-from cantrip_actors.terms.errors import LoomError, Stranded
+from cantrip_actors.terms.errors import CantripError, EntityInterrupted, Stranded
 
 _UNCLEAR = (
     ", but know that content with several crystals or dependencies and cannot tell which are its own: say with which "
@@ -112,10 +112,10 @@ def is_waiting_for_answer(core: Core, facts: EntityFacts) -> bool:
     return all(one.mail.lane != CONTROL or not one.mail.loads for one in core.store.pending(facts.entity_id))
 
 
-def find_stranding(core: Core, entity_id: str) -> LoomError | None:
-    """Return why no node runs an entity of a cluster, now or soon; None if one does or may.
+def find_stranding(core: Core, entity_id: str) -> CantripError | None:
+    """Return why no process runs a root entity, now or soon; None if one does or may.
 
-    It blocks while it reads the loom.
+    Without nodes, a process loads an entity for mail, or for a caller of its own. It blocks while it reads the loom.
     """
     store = core.store
     if core.living.get(entity_id) is not None or store.is_held(entity_id):
@@ -123,26 +123,31 @@ def find_stranding(core: Core, entity_id: str) -> LoomError | None:
     unknown = core.find_unknown_dependencies(entity_id)
     if unknown is not None:
         return unknown
-    members = [make_member(row) for row in store.nodes() if row.is_living]
-    if not members:
-        return None
     quarantine = next((row for row in store.quarantines() if row.entity_id == entity_id), None)
     if quarantine is not None:
         return Quarantined(*quarantine)
     facts = core.loom.facts(entity_id)
     one = make_candidate(core, facts)
-    if is_waiting_for_answer(core, facts) or can_any_run(one, members):
+    members = [make_member(row) for row in store.nodes() if row.is_living]
+    may_load_itself = core.membership is None and core.is_clear(facts)
+    if may_load_itself or is_waiting_for_answer(core, facts) or can_any_run(one, members):
+        return None
+    services = store.served()
+    if not store.count_mail(entity_id).loads:
+        if not members:
+            return EntityInterrupted(entity_id)
+    elif not services.isdisjoint((one.cantrip_id, one.name)):
         return None
     why = _UNCLEAR if any(one.cantrip_id in member.unclear for member in members) else ""
     offered = chain.from_iterable(
         (*((name, id) for id, name in member.serves.items()), *member.aliases.items()) for member in members
     )
     served = sorted({*offered}, key=str)
-    shown = ", ".join(name or id for name, id in served) or "nothing"
+    shown = ", ".join(sorted({*services, *(name or id for name, id in served)})) or "nothing"
     return Stranded(
-        f"no living node serves the cantrip of entity {entity_id}, {one.name or one.cantrip_id} ({one.cantrip_id}), or "
-        f"has the labels that it needs; they serve {shown}{why}. Nothing is lost: it continues when such a node "
-        "joins",
+        f"no living process serves the cantrip of entity {entity_id}, {one.name or one.cantrip_id} ({one.cantrip_id}), "
+        f"or has the labels that it needs; they serve {shown}{why}. Nothing is lost: it continues when one that does "
+        "is opened",
         entity_id=entity_id,
         cantrip_id=one.cantrip_id,
         cantrip_name=one.name,
