@@ -41,7 +41,7 @@ from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.episode_scope import Provide
-from cantrip_actors.terms.errors import CantripUnknown, DependenciesUnknown, LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import DependenciesUnknown, LoomError, RuntimeClosed
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning
 
