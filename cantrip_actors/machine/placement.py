@@ -38,8 +38,9 @@ class Member(NamedTuple):
     serves: Mapping[str, str | None] = MappingProxyType({})
     """The names of the cantrips that it offers, by their content ids."""
     release_no: int = 0
-    unclear: Collection[str] = ()
-    """Which of these contents it knows with several crystals or dependencies: it continues no entity with them."""
+    unclear: Mapping[str, Collection[str | None]] = MappingProxyType({})
+    """Which of these contents it knows with several crystals or dependencies, each with the names under which it knows
+    it with only one: it continues an entity with them if its cantrip has one of these names."""
     aliases: Mapping[str, str] = MappingProxyType({})
     """The content ids of the cantrips that it offers under further names, by these names."""
 
@@ -135,6 +136,11 @@ def should_end_here(me: str, candidate: Candidate, members: Iterable[Member]) ->
     return bool(staying) and not can_any_run(candidate, staying)
 
 
+def is_unclear(member: Member, candidate: Candidate) -> bool:
+    """Return whether a node knows the cantrip of an entity with several crystals or dependencies under its name."""
+    return candidate.name not in member.unclear.get(candidate.cantrip_id, (candidate.name,))
+
+
 def rank(me: Member, candidate: Candidate, members: Sequence[Member]) -> float:
     """Return how many nodes come before this one for an entity; infinity if it cannot run it now."""
     newest = _find_newest_release(candidate, members)
@@ -211,4 +217,6 @@ def _get_served(member: Member, candidate: Candidate) -> Mapping[str, str | None
     """Return the contents that a node can continue an entity with; dependencies are never guessed (V-0001)."""
     if candidate.is_clear or not member.unclear:
         return member.serves
-    return {id: name for id, name in member.serves.items() if id not in member.unclear}
+    return {
+        id: name for id, name in member.serves.items() if candidate.name in member.unclear.get(id, (candidate.name,))
+    }

@@ -126,8 +126,11 @@ def test_an_idle_entity_goes_to_the_newest_release_and_a_busy_one_to_its_own() -
 def test_an_idle_entity_goes_to_a_node_that_offers_its_cantrip_under_a_further_name() -> None:
     one = Member("one", 10, serves={"c1": "help"}, aliases={"desk": "c1"})
     assert rank(one, Candidate("e", "c0", "desk", may_move=True), [one]) == 0
-    unclear = one._replace(unclear=("c1",))
+    unclear = one._replace(unclear={"c1": ()})
     assert rank(unclear, Candidate("e", "c0", "desk", may_move=True), [unclear]) == math.inf
+    named = one._replace(unclear={"c1": ("desk",)})
+    assert rank(named, Candidate("e", "c0", "desk", may_move=True), [named]) == 0
+    assert rank(named, Candidate("e", "c1", "help"), [named]) == math.inf
 
 
 def test_the_work_for_the_rank_of_an_entity_grows_like_the_number_of_nodes() -> None:

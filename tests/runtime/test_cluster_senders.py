@@ -139,6 +139,24 @@ async def test_a_node_leaves_entities_to_others_once_it_has_used_their_cantrip_w
         assert (await client.entity("own").send("again")).result == "again"
 
 
+@pytest.mark.rule("N-59", "N-20")
+async def test_a_node_continues_entities_of_two_cantrips_of_one_content_that_their_names_tell_apart(url: str) -> None:
+    async def shout(context: Any) -> object:
+        return done(context[-1].content.upper())
+
+    loud = cantrip(shout, name="loud")
+    assert loud.id == DESK.id
+    async with Runtime.open(url, cantrips=[DESK, loud]) as program:
+        for member in (DESK, loud):
+            await (await program.invoke(member, "begin", name=f"{member.name}-1")).episode()
+    with capture_logs() as lines:
+        async with Runtime.open(url, stranded_after=5) as client, node(url, "w1", DESK, loud):
+            for name, result in (("desk-1", "work"), ("loud-1", "WORK")):
+                receipt = await client.entity(name).post("work", key="k")
+                assert (await receipt.episode()).result == result
+    assert not [line for line in lines if "several crystals" in line["event"]]
+
+
 @pytest.mark.rule("N-61")
 async def test_a_sender_continues_to_wait_while_a_node_is_busy_or_full(url: str) -> None:
     slow = answering(delay=40)

@@ -9,7 +9,7 @@ The row number in `releases` orders the releases: the highest one is the newest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
 import orjson
@@ -37,8 +37,9 @@ class NodeInfo(NamedTuple):
     labels: Mapping[str, str] = {}  # a tuple's default, never changed
     serves: Mapping[str, str | None] = {}
     """The names of the cantrips that it offers, by their content ids."""
-    unclear: tuple[str, ...] = ()
-    """Which of these contents it knows with several crystals or dependencies: it takes over no entity of them."""
+    unclear: Mapping[str, Collection[str | None]] = {}
+    """Which of these contents it knows with several crystals or dependencies, each with the names under which it knows
+    it with only one: it takes over no entity whose cantrip has another name."""
     aliases: Mapping[str, str] = {}
     """The content ids of the cantrips that it offers under further names, by these names."""
 
@@ -73,12 +74,11 @@ class Unowned(NamedTuple):
 
 def encode_info(info: NodeInfo) -> str:
     """Return the text of a row."""
-    plain = {"labels": dict(info.labels), "serves": dict(info.serves), "aliases": dict(info.aliases)}
+    plain = {name: dict(value) for name, value in info._asdict().items() if isinstance(value, Mapping)}
     return orjson.dumps({**info._asdict(), **plain}).decode()
 
 
 def decode_info(text: str | bytes) -> NodeInfo:
     """Return the description in a row; fields of a later version are ignored."""
     known = orjson.loads(text)
-    known["unclear"] = tuple(known.get("unclear", ()))
     return NodeInfo(**{name: known[name] for name in NodeInfo._fields if name in known})

@@ -195,10 +195,17 @@ class KnownCantrips:
         used = self._used.get(wanted.id)
         return used if used is None or used.is_clear else self._named.get(wanted, used)
 
-    def list_unclear(self, contents: Iterable[str]) -> tuple[str, ...]:
-        """Return which of these contents are known with several crystals or dependencies, in order."""
+    def find_unclear(self, contents: Iterable[str]) -> dict[str, list[str | None]]:
+        """Return which of these contents are known with several crystals or dependencies, each with the names under
+        which it is known with only one.
+        """
         known = ((content, self._used.get(content)) for content in contents)
-        return tuple(sorted(content for content, used in known if used is None or not used.is_clear))
+        unclear = {content for content, used in known if used is None or not used.is_clear}
+        names: dict[str, list[str | None]] = {content: [] for content in sorted(unclear)}
+        for (content, name), used in self._named.items() if unclear else ():
+            if content in unclear and used.is_clear:
+                names[content].append(name)
+        return names
 
     def find_cantrip(self, entity_id: str, wanted: CantripRef, *, any_crystal: bool = False) -> Cantrip:
         """Return the cantrip that an entity continues with; `any_crystal` if the caller replaces its crystal.

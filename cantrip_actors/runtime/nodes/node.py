@@ -130,15 +130,20 @@ class NodeActor(Actor):
     def _publish_unclear(self) -> None:
         """Publish to all nodes the cantrip contents that are ambiguous on this node; log a change."""
         membership = self._membership
-        unclear = self._core.cantrips.list_unclear(membership.info.serves)
+        unclear = self._core.cantrips.find_unclear(membership.info.serves)
         if unclear == membership.info.unclear:
             return
         membership.info = membership.info._replace(unclear=unclear)
-        if unclear:
+        names = [
+            *((name, content) for content, name in membership.info.serves.items()),
+            *membership.info.aliases.items(),
+        ]
+        contents = sorted({content for name, content in names if name not in unclear.get(content, (name,))})
+        if contents:
             _log.warning(
                 "cantrips are known here with several crystals or dependencies: other nodes continue their entities",
                 node=membership.node.name,
-                cantrips=unclear,
+                cantrips=contents,
             )
 
     def _carry_out(self, actions: Sequence[NodeAction]) -> None:
@@ -221,7 +226,7 @@ def join(node: Node, core: Core, offered: Sequence[Cantrip]) -> Membership:
     """Return the membership of a runtime that is about to join, and offers these cantrips."""
     serves = {one.id: one.name for one in offered}
     aliases = {one.name: one.id for one in offered if one.name is not None and one.name != serves[one.id]}
-    unclear = core.cantrips.list_unclear(serves)
+    unclear = core.cantrips.find_unclear(serves)
     info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), serves, unclear, aliases)
     return Membership(node, info)
 

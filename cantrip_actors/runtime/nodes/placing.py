@@ -13,6 +13,7 @@ from cantrip_actors.machine.placement import (
     Candidate,
     Member,
     can_any_run,
+    is_unclear,
     may_cast,
     may_load,
     order_among,
@@ -138,7 +139,7 @@ def find_stranding(core: Core, entity_id: str) -> CantripError | None:
             return EntityInterrupted(entity_id)
     elif not services.isdisjoint((one.cantrip_id, one.name)):
         return None
-    why = _UNCLEAR if any(one.cantrip_id in member.unclear for member in members) else ""
+    why = _UNCLEAR if any(is_unclear(member, one) for member in members) else ""
     offered = chain.from_iterable(
         (*((name, id) for id, name in member.serves.items()), *member.aliases.items()) for member in members
     )
