@@ -242,3 +242,31 @@ async def test_an_interrupt_of_an_episode_that_no_process_continues_waits_for_th
             await keeper.interrupt(now=True)
         async with Runtime.open(url, cantrips=[KEEPER], recover="resume"):
             assert (await sent.result(timeout=10)).truncated
+
+
+@pytest.mark.parametrize("reader", ["sender", "worker"])
+async def test_the_events_of_an_entity_end_when_it_ends_in_another_process(tmp_path: Path, reader: str) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    worker = await Runtime.open(url, cantrips=[KEEPER])
+    keeper = await worker.invoke(KEEPER, "begin", name="keeper")
+    await keeper.episode()
+    async with Runtime.open(url, cantrips=[KEEPER]) as door:
+        other = door.entity("keeper")
+        assert other is not None
+        handle = other if reader == "sender" else keeper
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as tasks:
+                if reader == "worker":
+                    keeper.unload()
+                    await anyio.sleep(1)
+                    await other.send("work 0")
+                events = handle.events()
+                tasks.start_soon(_read_to_end, events)
+                await anyio.sleep(1)
+                await (keeper if reader == "sender" else other).stop()
+    await worker.aclose()
+
+
+async def _read_to_end(events: AsyncIterator[object]) -> None:
+    async for _ in events:
+        pass

@@ -14,6 +14,8 @@ from functools import partial
 from typing import TypeVar
 from weakref import WeakSet, WeakValueDictionary
 
+import anyio
+
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.ring import Missed, Ring
 from cantrip_actors.stream.answer_so_far import AnswerSoFar
@@ -23,6 +25,9 @@ _log = get_logger("cantrip_actors.runtime")
 
 CAPACITY = 10_000
 """Events that a subscriber may be behind before it loses the oldest: of all entities, or of the one it asks for."""
+
+END_INTERVAL = 0.5
+"""Seconds between two checks whether an entity has ended in another process, which publishes no event here."""
 
 
 class Subscription(AsyncIterator[EntityEvent]):
@@ -48,7 +53,7 @@ class Subscription(AsyncIterator[EntityEvent]):
         self._wanted = wanted
         self._until = until
         self._has_ended = has_ended
-        """Asked before the first event: whether there are no further ones, because the entity is over."""
+        """Asked before each wait, and every `END_INTERVAL`: whether the entity has ended in another process."""
 
     def close(self) -> None:
         """Take no further events; events that arrived before can still be read."""
@@ -69,14 +74,14 @@ class Subscription(AsyncIterator[EntityEvent]):
         self._next = self._ring.end if self._end is None else self._end
 
     async def __anext__(self) -> EntityEvent:
-        if self._has_ended is not None and not self.is_over:
-            if await self._has_ended():
-                self.close()
-            self._has_ended = None  # after the answer, since the reader may be cancelled before
         while (event := self._take_arrived()) is None:
             if self.is_over:
                 raise StopAsyncIteration
-            await self._ring.wait(self._next)  # several tasks may read: each event goes to one of them
+            if self._has_ended is not None and await self._has_ended():
+                self.close()  # what has arrived meanwhile can still be read
+                continue
+            with anyio.move_on_after(END_INTERVAL if self._has_ended is not None else None):
+                await self._ring.wait(self._next)  # several tasks may read: each event goes to one of them
         return event
 
     def _take_arrived(self) -> EntityEvent | None:

@@ -585,7 +585,8 @@ class Entity(Generic[Answer_co]):
         LoomError for an entity that is not in the loom.
 
         Without `after`, the events from now on come from this process, without ids; a subscription right after `start`
-        or `invoke` includes the entity's first events. An entity that is over has no events.
+        or `invoke` includes the entity's first events. An entity that is over has no events. The subscription ends also
+        if the entity ends in another process; iterating raises LoomError if the loom does not answer.
 
         With `deltas` the pieces of an answer (`StreamedEvent`) are among the events, while this process runs the
         entity; with `after`, those of an answer that is being given from its beginning.
@@ -593,18 +594,16 @@ class Entity(Generic[Answer_co]):
         tree, cell = self._tree, self._find_cell()
         if after is not None:
             return EventFeed(tree, self._id, read_event_id(after), deltas=deltas)
-        if cell is None:
-            return tree.bus.subscribe(entity_id=self._id, deltas=deltas, has_ended=self._has_ended)
-        first = () if cell.start is None else tree.make_events(cell.start.records)
-        subscription = tree.bus.subscribe(entity_id=self._id, deltas=deltas, first=first)
-        if cell.is_over:
+        first = () if cell is None or cell.start is None else tree.make_events(cell.start.records)
+        subscription = tree.bus.subscribe(entity_id=self._id, deltas=deltas, first=first, has_ended=self._has_ended)
+        if cell is not None and cell.is_over:
             subscription.close()
         return subscription
 
     async def _has_ended(self) -> bool:
-        """Return whether the loom has the entity's end; also if the runtime closes meanwhile."""
+        """Return whether the entity has ended, and is not loaded here; also if the runtime closes meanwhile."""
         try:
-            return await self._tree.in_store(partial(self._tree.loom.is_over, self._id))
+            return not self.loaded and await self._tree.in_store(partial(self._tree.loom.is_over, self._id))
         except RuntimeClosed:
             return True
 
