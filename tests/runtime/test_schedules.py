@@ -582,6 +582,7 @@ async def test_wake_me_reads_local_times_in_the_zone_of_its_gate(zone: str | Non
         ({"why": "x", "at": "2020-01-01T00:00"}, "expected a time to come, got 2020-01-01T00:00; it is 20"),
         ({"why": "x", "at": "soon"}, "expected a time as in"),
         ({"why": "x", "in_seconds": -1}, "in_seconds"),
+        ({"why": "x", "in_seconds": 1e12}, "in_seconds: expected at most 3,162,240,000 seconds, got 1000000000000.0"),
         ({"at": "2100-01-01"}, "why"),
     ],
 )

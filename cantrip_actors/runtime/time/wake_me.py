@@ -14,7 +14,9 @@ from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import Inboxes
+from cantrip_actors.terms.arguments import check
 from cantrip_actors.terms.errors import InvalidSchedule
+from cantrip_actors.terms.wrapper import LONGEST
 
 
 def set_timer(cell: Cell, action: Contact, core: Core, inboxes: Inboxes) -> tuple[Observed, list[Timer]]:
@@ -43,6 +45,7 @@ def _compute_due(cell: Cell, action: Contact, now: float) -> float:
     if (at is None) == (seconds is None):
         raise InvalidSchedule("expected one of `at` and `in_seconds`")
     if seconds is not None:
+        check(seconds <= LONGEST, "in_seconds", f"at most {LONGEST:,.0f} seconds", seconds, InvalidSchedule)
         return round(now + float(seconds), 3)
     due = parse_local_time(str(at), action.gate.dependencies.get("zone"))
     if due <= now:
