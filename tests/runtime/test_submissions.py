@@ -175,6 +175,35 @@ async def test_a_submission_that_a_node_begins_at_this_moment_is_not_withdrawn(s
         assert (await submission.episode()).result == "one"
 
 
+async def test_an_entity_that_waits_in_a_queue_is_stopped_and_never_begins(url: str) -> None:
+    slow = answering(delay=5)
+    async with Runtime.open(url, cantrips=[slow], queues=[Queue("reports", max_running=1)]) as runtime:
+        first, second = [await runtime.submit("desk", f"job {n}", queue="reports") for n in range(2)]
+        await anyio.sleep(1)
+        await second.entity.stop("not needed")
+        assert second.state == "withdrawn"
+        await first.entity.stop("not needed")
+        assert runtime.loom.is_over(first.entity_id)
+        await anyio.sleep(10)
+        assert not second.has_begun
+
+
+async def test_an_entity_that_a_node_begins_at_this_moment_is_stopped(shared: str) -> None:
+    async with Runtime.open(shared) as client, node(shared, "w1", answering(delay=60)) as worker:
+        casts: Any = worker._tree.scheduler.casts
+        launch = casts._launch
+
+        async def launch_late(*given: Any, **options: Any) -> Any:
+            await anyio.sleep(2)
+            return await launch(*given, **options)
+
+        casts._launch = launch_late
+        submission = await client.submit("desk", "one")
+        await anyio.sleep(1.5)
+        await submission.entity.stop("not needed")
+        assert client.loom.is_over(submission.entity_id)
+
+
 async def test_a_caller_that_waits_for_a_submission_learns_that_another_process_withdrew_it(shared: str) -> None:
     async with Runtime.open(shared) as client, Runtime.open(shared) as other, anyio.create_task_group() as tasks:
         waiting, errors = await client.submit("desk", "one", key="k"), list[Withdrawn]()

@@ -6,7 +6,7 @@ gone. A long-lived entity may be unloaded, so that only its log remains; a `send
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -29,7 +29,7 @@ from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.log_feed import EventFeed, LogFeed, follow_turns
 from cantrip_actors.runtime.face.episode import Episode, make_episode
 from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition, read_event_id
-from cantrip_actors.runtime.face.work import Work, check_timeout
+from cantrip_actors.runtime.face.work import MailState, Work, check_timeout
 from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.tree import Tree
@@ -73,6 +73,7 @@ class Entity(Generic[Answer_co]):
         *,
         is_beginning: bool = False,
         begun_with: Cantrip[Answer_co] | None = None,
+        withdraw: Callable[..., Awaitable[MailState]] | None = None,
     ) -> None:
         self._tree = tree
         self._name = name
@@ -83,6 +84,8 @@ class Entity(Generic[Answer_co]):
         self._is_beginning = is_beginning
         self._begun_with = cantrip or begun_with
         """The cantrip that the caller named: its episodes have results of its type."""
+        self._withdraw = withdraw
+        """`Submission.withdraw` of the submission with which the entity begins, if it was submitted."""
 
     @property
     def id(self) -> str:
@@ -542,11 +545,15 @@ class Entity(Generic[Answer_co]):
         program that ends it.
 
         An entity that no process runs is ended in the loom. An entity that another process runs is ended by that
-        process.
+        process. The submission of an entity that has not begun is withdrawn.
         """
         tree, is_requested = self._tree, False
         tree.check_open()
         check_texts(reason=reason, by=by)
+        while self._withdraw is not None:
+            if await self._withdraw(reason, by=by) != "waiting":
+                break
+            await anyio.sleep(POLL_INTERVAL)  # a process begins the entity now
         while True:
             cell = self._find_cell()
             if cell is not None:

@@ -26,6 +26,7 @@ from cantrip_actors.terms.errors import InvalidIntent, Withdrawn
 from cantrip_actors.terms.outcome import Outcome
 
 if TYPE_CHECKING:
+    from cantrip_actors.runtime.face.entity import Entity
     from cantrip_actors.runtime.people.request import Request
     from cantrip_actors.runtime.tree import Tree
 
@@ -51,6 +52,13 @@ class Submission(Work):
     def id(self) -> str:
         """The id by which `Runtime.work` finds it."""
         return f"{SUBMITTED}{self.key}"
+
+    @property
+    def entity(self) -> Entity:
+        """The entity that works on it, as of any `Work`; its `stop` withdraws a submission that still waits."""
+        from cantrip_actors.runtime.face.entity import Entity
+
+        return Entity(self._tree, self.entity_id, withdraw=self.withdraw)
 
     @property
     def has_begun(self) -> bool:
