@@ -129,7 +129,9 @@ def _convert_value(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # likew
         return "…"
     parts = functools.partial(_convert_value, depth=depth + 1)
     if isinstance(value, Mapping):
-        return {str(key): parts(part) for key, part in value.items()}
+        if all(isinstance(key, str) for key in value):
+            return {str(key): parts(part) for key, part in value.items()}
+        return {"entries of a mapping": sorted(([parts(key), parts(part)] for key, part in value.items()), key=repr)}
     if isinstance(value, (list, tuple)):
         return [parts(part) for part in value]
     if isinstance(value, (set, frozenset)):
