@@ -628,7 +628,7 @@ def _find_cantrips(
     recipe: str | None,
     *,
     are_named: bool,
-) -> tuple[dict[str, Cantrip], list[InvalidCantrip]]:
+) -> tuple[dict[str, Cantrip | None], list[InvalidCantrip]]:
     """Return the cantrip that each entity continues with, and the errors of those without a usable recipe.
 
     Raises the first of these errors for entities that were named, before any of them is resumed.
@@ -636,12 +636,15 @@ def _find_cantrips(
     from cantrip_actors import InvalidCantrip
     from cantrip_actors.cli.recipe_sidecar import recipe_of
 
-    cantrips: dict[str, Cantrip] = {}
+    cantrips: dict[str, Cantrip | None] = {}
     unusable: list[InvalidCantrip] = []
     for entity_id in entity_ids:
         try:
             cantrips[entity_id] = recipe_of(loom, runtime.loom.header_in_force(entity_id), own_cantrip, recipe)
         except InvalidCantrip as error:
+            if runtime.get_entity(entity_id).held:
+                cantrips[entity_id] = None  # the process that runs it continues it: resuming it says so
+                continue
             if are_named:
                 raise
             error.entity_id = entity_id

@@ -323,10 +323,10 @@ class TestWithdraw:
         assert said.code == 2
         assert "expected an entity and a key, or a key, got 3 texts" in said.err
 
-    def test_an_unknown_key_is_an_error(self, cantrip):
+    def test_an_unknown_key_is_a_mistake_in_the_command(self, cantrip):
         cantrip("invoke", "notes.yaml", "milk", "--name", "notes")
         said = cantrip("withdraw", "notes", "nothing", "--json")
-        assert (said.code, said.json["error"]["type"]) == (1, "LoomError")
+        assert (said.code, said.json["error"]["type"]) == (2, "UnknownEntity")
 
 
 class TestOtherProcesses:
@@ -348,6 +348,11 @@ class TestOtherProcesses:
 
     def test_a_recipe_is_rejected_when_another_process_runs_the_entity(self, cantrip, service):
         said = cantrip("send", "notes", "bread", "--recipe", "notes.yaml")
+        assert said.code == 1
+        assert "is being run by" in said.err
+
+    def test_a_resume_without_a_recipe_says_which_process_runs_the_entity(self, cantrip, service):
+        said = cantrip("resume", "notes")
         assert said.code == 1
         assert "is being run by" in said.err
 

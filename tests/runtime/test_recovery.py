@@ -21,6 +21,7 @@ from cantrip_actors import (
     gate,
     scripted,
 )
+from cantrip_actors.loom import Held
 from cantrip_actors.loom.export.atif import trajectory
 from cantrip_actors.loom.export.thread import thread_jsonl
 from cantrip_actors.loom.sqlite import sqlite
@@ -35,6 +36,7 @@ from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from supervisors import Crash
+from tests.loom import postgres
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -457,6 +459,20 @@ async def test_two_runtimes_on_one_loom_do_not_run_one_entity(tmp_path: Path) ->
             assert len(second.loom.turns(entity.id)) == 1
         assert (await entity.episode()).result == "over"
     assert world.effects == ["one", "two"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_runtime_without_the_cantrip_is_told_which_process_runs_the_entity(tmp_path: Path, kind: str) -> None:
+    url = postgres.fresh() if kind == "postgres" else f"sqlite:{tmp_path / 'loom.db'}"
+    spell = cantrip(slowly, World().gate())
+    async with Runtime.open(url) as runner, Runtime.open(url) as stranger:
+        entity = await runner.start(spell, "go")
+        with pytest.raises(Held, match="is being run by") as held:
+            await stranger.resume(entity.id)
+        assert held.value.holder is not None
+        assert (await entity.episode()).result == "over"
+        with pytest.raises(EntityEnded):
+            await stranger.resume(entity.id)
 
 
 async def test_an_entity_that_ends_elsewhere_as_it_is_stopped_counts_as_stopped(

@@ -455,9 +455,8 @@ class MemoryStore(Store):
         until, leases = read_boot_clock() + ttl, self._known.leases
         leases.update({id: holder._replace(left=until) for id, holder in [*leases.items()] if holder.owner == owner})
 
-    def is_held(self, entity_id: str) -> bool:  # noqa: ARG002  # whichever it is
-        """Return False: no other process opens the store."""
-        return False
+    def find_held(self, entity_id: str) -> None:
+        """Return None: no other process opens the store."""
 
     # ---------------------------------------------------------------------------------------------------------- reading
 

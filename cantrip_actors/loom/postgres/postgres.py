@@ -50,7 +50,7 @@ from cantrip_actors.loom.seal.seal_key import GivenKey
 from cantrip_actors.loom.stores.blobs import attach_images
 from cantrip_actors.loom.stores.checkpoints import StoredCheckpoint
 from cantrip_actors.loom.stores.facts import EntityFacts, WithRecords
-from cantrip_actors.loom.stores.lease import Lease, is_gone
+from cantrip_actors.loom.stores.lease import Held, Lease, is_gone
 from cantrip_actors.loom.stores.rules import Plan, Tree
 from cantrip_actors.loom.stores.store import Durability, Unsure
 from cantrip_actors.loom.tables import schema as tables
@@ -493,21 +493,21 @@ class PostgresStore(TableStore):
         if not begun:
             return None
         life = Life(next(life for what, _, _, life, *_ in found if what == "entity"))
-        held = [(owner, left) for what, *_, owner, left in found if what == "lease"]
-        is_held = any(self._is_live(owner, left) for owner, left in held)
-        if with_records == "never" or (with_records == "unless_held" and is_held):
-            return EntityFacts(begun[0], life, is_held, None, ())
-        if with_records == "unless_held" and any(left > 0 for _, left in held):
+        leases = [(owner, left) for what, *_, owner, left in found if what == "lease"]
+        held = next((Held.by(entity_id, owner, left) for owner, left in leases if self._is_live(owner, left)), None)
+        if with_records == "never" or (with_records == "unless_held" and held):
+            return EntityFacts(begun[0], life, held, None, ())
+        if with_records == "unless_held" and any(left > 0 for _, left in leases):
             return self.facts(entity_id)  # its holder is gone, but the server still has its lease
         kept = None
         for line, data in [(line, data) for what, _, line, _, data, *_ in found if what == "checkpoint"]:
             stored = self._open_checkpoint(bytes(data))
             if stored is None or line is None or read_link(line) != stored[0].link:
-                return EntityFacts(begun[0], life, is_held, None, self.records(entity_id))
+                return EntityFacts(begun[0], life, held, None, self.records(entity_id))
             kept = StoredCheckpoint(stored[0].position, stored[1])
         rows = sorted((seq, body) for what, seq, body, *_ in found if what == "record")
         records = attach_images((self._decode(seq, body) for seq, body in rows), self.blob)
-        return EntityFacts(begun[0], life, is_held, kept, records)
+        return EntityFacts(begun[0], life, held, kept, records)
 
     def _ask(self, question: Callable[[Raw], T]) -> T:
         """Ask on the connection for reading, which is replaced, once, if it was lost."""

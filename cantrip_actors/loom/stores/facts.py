@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from cantrip_actors.loom.stores.checkpoints import StoredCheckpoint
+from cantrip_actors.loom.stores.lease import Held
 from cantrip_actors.machine.project import Life, find_first_intent
 from cantrip_actors.records.records import Header, Record
 
@@ -23,8 +24,8 @@ class EntityFacts(NamedTuple):
 
     header: Header
     life: Life
-    is_held: bool
-    """Whether a lease on its tree is valid that was not claimed through this store object."""
+    held: Held | None
+    """The error of a claim now, if a lease on its tree is valid that was not claimed through this store object."""
     checkpoint: StoredCheckpoint | None
     records: Sequence[Record]
     """The records after the checkpoint, or all records without one; empty if they were not requested."""
@@ -33,6 +34,11 @@ class EntityFacts(NamedTuple):
     def entity_id(self) -> str:
         """The entity's id."""
         return self.header.entity_id
+
+    @property
+    def is_held(self) -> bool:
+        """Whether another holder runs it."""
+        return self.held is not None
 
     @property
     def has_begun(self) -> bool:

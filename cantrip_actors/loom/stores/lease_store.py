@@ -172,9 +172,13 @@ class LeaseStore(ABC):
             if place is not None and place.tree.token == lease.token:
                 place.tree.token = None
 
-    @abstractmethod
     def is_held(self, entity_id: str) -> bool:
         """Return whether a lease on the entity's tree is valid that was not claimed through this store object."""
+        return self.find_held(entity_id) is not None
+
+    @abstractmethod
+    def find_held(self, entity_id: str) -> Held | None:
+        """Return the error of a claim if a lease on the entity's tree is valid that another store object claimed."""
 
     @abstractmethod
     def _transact(self, work: Callable[[Any], T], *expected: type[Exception]) -> T:

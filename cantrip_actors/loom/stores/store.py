@@ -572,12 +572,12 @@ class Store(LeaseStore):
         header, life = self.header(entity_id), self.life(entity_id)
         if header is None or life is None:
             return None
-        is_held = self.shared and self.is_held(entity_id)
-        if with_records == "never" or (with_records == "unless_held" and is_held):
-            return EntityFacts(header, life, is_held, None, ())
+        held = self.find_held(entity_id)
+        if with_records == "never" or (with_records == "unless_held" and held):
+            return EntityFacts(header, life, held, None, ())
         kept = self.checkpoint(entity_id)
         records = self.records(entity_id, after=-1 if kept is None else kept.position)
-        return EntityFacts(header, life, is_held, kept, records)
+        return EntityFacts(header, life, held, kept, records)
 
     @abstractmethod
     def _keep_checkpoint(self, entity_id: str, data: bytes, leases: Mapping[str, int] | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from cantrip_actors.loom.stores.lease import (
     REMAINS,
     SERVICE,
+    Held,
     Holder,
     Lease,
     QuarantineRow,
@@ -152,11 +153,12 @@ class NodeTables(Tables):
         name = None if owner is None else decode_text(owner)
         return name is not None and name not in self._owners and self._is_live(name, left)
 
-    def is_held(self, entity_id: str) -> bool:
-        """Return whether another holder has a lease on the tree of an entity."""
+    def find_held(self, entity_id: str) -> Held | None:
+        """Return the error of a claim if another holder has a lease on the tree of an entity."""
         root = "coalesce((select id from entities where no = (select tree from entities where id = ?)), ?)"
         rows = self._fetch_rows(f"{_LEASES.format(self._lasts)} where leases.entity = {root}", entity_id, entity_id)
-        return any(self._is_others(owner, left) for _, owner, *_, left in rows)
+        owners = [(decode_text(owner), left) for _, owner, *_, left in rows if self._is_others(owner, left)]
+        return next((Held.by(entity_id, owner, left) for owner, left in owners), None)
 
     def _has_table(self, db: Connection, name: str) -> bool:
         return db.execute(self._table_query, (name, *self._table_place)).fetchone() is not None

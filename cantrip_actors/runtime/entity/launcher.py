@@ -178,6 +178,8 @@ class Launcher:
                 raise LoomError(
                     f"entity {entity_id} is a child of {facts.header.parent_entity}: resume the root {root}"
                 )
+            if facts.held is not None and facts.life < Life.OVER:
+                raise facts.held
             cantrip, adoption = self._cells.choose_cantrip(facts, cantrip, intent)
             recorded = None
             if not cantrip.circle.is_complete:

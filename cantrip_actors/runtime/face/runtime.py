@@ -874,7 +874,7 @@ class Runtime:
 
         "" is the key of the first intent, which was not sent. It reads the loom in the calling thread: see `read`.
 
-        `entity` is a handle, a name or an id. Raises LoomError for an unknown entity or key, and for the key of a
+        `entity` is a handle, a name or an id. Raises UnknownEntity for an unknown entity or key, and for the key of a
         control message.
         """
         check_texts(LoomError, key=key)

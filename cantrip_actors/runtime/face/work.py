@@ -33,7 +33,7 @@ from cantrip_actors.terms.answer import Answer_co
 from cantrip_actors.terms.arguments import check, check_name, check_texts, is_finite
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError, UnfinishedWork
+from cantrip_actors.terms.errors import CantripError, EntityEnded, UnfinishedWork, UnknownEntity
 from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.outcome import Outcome
@@ -379,17 +379,19 @@ class Work(Generic[Answer_co]):
         return entity.work  # type: ignore[no-any-return]  # the scheduler, which has `casts`, knows no handles
 
     def check(self) -> None:
-        """Raise LoomError if no such intent was posted, or its key has expired."""
+        """Raise UnknownEntity if no such intent was posted, or its key has expired."""
         row = self._tree.store.find_mail(self.entity_id, self.key)
         if row is not None and row.lane == CONTROL:
-            raise LoomError(
+            raise UnknownEntity(
+                self.key,
                 f"receipt: expected the key of an intent, but {self.key!r} is that of a control message, which has no "
-                "episode and cannot be withdrawn: runtime.has_mail(entity, key) says whether it was posted"
+                "episode and cannot be withdrawn: runtime.has_mail(entity, key) says whether it was posted",
             )
         if not self.is_known:
-            raise LoomError(
+            raise UnknownEntity(
+                self.key,
                 f"no intent with key {self.key!r} is known for entity {self.entity_id}: it was not posted, or refused "
-                "so long ago that its key is not kept any more"
+                "so long ago that its key is not kept any more",
             )
 
     def __repr__(self) -> str:
