@@ -194,14 +194,36 @@ def _make_hint(url: str) -> str:
 @contextmanager
 def open_for_reading(url: str, *, json: bool) -> Iterator[tuple[Loom, Finder]]:
     """Open a loom for the block; yield it with a finder of ids. Without its key a sealed loom is not checked."""
+    with _open(url, json=json, read_only=True, seal_key=seal_key() or False) as opened:
+        yield opened
+
+
+@contextmanager
+def open_for_writing(url: str, *, json: bool) -> Iterator[tuple[Loom, Finder]]:
+    """Open a loom that exists for the block, which changes it; yield it with a finder of ids."""
+    with open_for_reading(url, json=json):  # opening it for writing would make one of that name
+        pass
+    with _open(url, json=json, read_only=False, seal_key=seal_key()) as opened:
+        yield opened
+
+
+@contextmanager
+def _open(url: str, *, json: bool, read_only: bool, seal_key: GivenKey) -> Iterator[tuple[Loom, Finder]]:
     with report_errors(json=json, loom=url), ExitStack() as stack:
         from cantrip_actors import open_loom
         from cantrip_actors.cli.errors import opening
         from cantrip_actors.cli.loom_views import Finder
 
-        with opening(_make_hint(url)):
-            opened = stack.enter_context(open_loom(url, read_only=True, seal_key=seal_key() or False))
+        with opening(_make_hint(url) if read_only else ""):
+            opened = stack.enter_context(open_loom(url, read_only=read_only, seal_key=seal_key))
         yield opened, Finder(opened)
+
+
+def check_followable(url: str) -> None:
+    """Raise typer.BadParameter for a loom whose growth a reader does not see."""
+    if is_jsonl(url):
+        hint = "other processes do not see it grow: read GET /events of its service"
+        raise typer.BadParameter(f"expected a loom in SQLite or Postgres, got {url}: {hint}", param_hint="--follow")
 
 
 def run(

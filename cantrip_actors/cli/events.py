@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from cantrip_actors.cli.command import LOOM, Url, examples, is_jsonl, open_for_reading
+from cantrip_actors.cli.command import LOOM, Url, check_followable, examples, open_for_reading
 from cantrip_actors.cli.logs import secrets_of_environment
 from cantrip_actors.cli.output import as_json, print_lines
 
@@ -40,11 +40,8 @@ def events(
         from cantrip_actors.stream.events import build_event_fields
         from cantrip_actors.stream.reading import END_OF_RECORD, EventId
 
-        if follow and is_jsonl(loom):
-            hint = "other processes do not see it grow: read GET /events of its service"
-            raise typer.BadParameter(
-                f"expected a loom in SQLite or Postgres, got {loom}: {hint}", param_hint="--follow"
-            )
+        if follow:
+            check_followable(loom)
         begin = EventId() if after is None else EventId.parse(after.partition(":")[0])
         if begin is None:
             raise typer.BadParameter(f"expected the id of an event, or 0, got {after!r}", param_hint="--after")

@@ -17,7 +17,7 @@ import typer
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from cantrip_actors import RequestSource, Runtime
+    from cantrip_actors import RequestSource
     from cantrip_actors.http import ServiceExtension
 
 
@@ -41,12 +41,10 @@ def open_service_extensions(folder: Path | None, seal_key: Path | None) -> tuple
     return tuple(_load(entry)(folder, seal_key) for entry in _list("routes"))
 
 
-def add_request_sources(runtime: Runtime, folder: Path | None, seal_key: Path | None) -> None:
-    """Have a runtime also list and decide the requests of packages. Raises InvalidCantrip."""
-    for entry in _list("requests"):
-        source: RequestSource | None = _load(entry)(folder, seal_key)
-        if source is not None:
-            runtime.add_request_source(source)
+def open_request_sources(folder: Path | None, seal_key: Path | None) -> list[RequestSource]:
+    """Return the sources of the requests of packages. Raises InvalidCantrip."""
+    sources = (_load(entry)(folder, seal_key) for entry in _list("requests"))
+    return [source for source in sources if source is not None]
 
 
 def _list(group: str) -> Iterable[EntryPoint]:

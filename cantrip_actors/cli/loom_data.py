@@ -16,6 +16,8 @@ from cantrip_actors.cli.command import (
     check_exists,
     examples,
     is_jsonl,
+    open_for_reading,
+    open_for_writing,
     open_store,
     read_duration,
     report_errors,
@@ -44,15 +46,9 @@ def forget(
     as_json: Json = False,
 ) -> None:
     """Delete the content of an entity that has ended, and of everything that it spawned. Ids and counts stay."""
-    with report_errors(json=as_json, loom=loom):
-        from cantrip_actors.cli.loom_views import Finder
-        from cantrip_actors.loom import open_loom
-
-        check_exists(loom)
-        with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
-            owner = Finder(opened).owner(entity)
-            forgotten = opened.forget(owner, by=by, why=why, forks=forks, parents=parents)
-        _show_forgotten(forgotten, as_json=as_json)
+    with open_for_writing(loom, json=as_json) as (opened, finder):
+        forgotten = opened.forget(finder.owner(entity), by=by, why=why, forks=forks, parents=parents)
+    _show_forgotten(forgotten, as_json=as_json)
 
 
 @app.command(
@@ -65,19 +61,16 @@ def prune(
     as_json: Json = False,
 ) -> None:
     """Forget the entities that ended longer ago than that."""
-    with report_errors(json=as_json, loom=loom):
-        from dataclasses import asdict
+    from dataclasses import asdict
 
-        from cantrip_actors.loom import open_loom
-
-        seconds = read_duration(older_than, "--older-than")
-        check_exists(loom)
-        with open_loom(loom, read_only=False, seal_key=seal_key()) as opened:
-            pruned = opened.prune(seconds, dry_run=dry_run)
-        lines = [f"{len(pruned.entities):,} entities with {pruned.records:,} records are forgotten"]
-        if dry_run:
-            lines = [*pruned.entities, f"{len(pruned.entities):,} entities would be forgotten"]
-        output.show({"dry_run": dry_run, **asdict(pruned)}, lines, as_json=as_json)
+    seconds = read_duration(older_than, "--older-than")
+    open_ = open_for_reading if dry_run else open_for_writing
+    with open_(loom, json=as_json) as (opened, _):
+        pruned = opened.prune(seconds, dry_run=dry_run)
+    lines = [f"{len(pruned.entities):,} entities with {pruned.records:,} records are forgotten"]
+    if dry_run:
+        lines = [*pruned.entities, f"{len(pruned.entities):,} entities would be forgotten"]
+    output.show({"dry_run": dry_run, **asdict(pruned)}, lines, as_json=as_json)
 
 
 @app.command("backup", epilog=examples("cantrip loom backup sqlite:loom.db backup.db"))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,18 +18,20 @@ import typer
 from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     LOOM,
-    Backend,
     By,
     Json,
-    Loop,
     Url,
+    check_followable,
     examples,
+    open_for_reading,
     print_rows,
     print_styled,
     run_quietly,
     terminal_width,
 )
 from cantrip_actors.cli.decision_author import author, door
+from cantrip_actors.cli.events import LOOK
+from cantrip_actors.cli.listing import list_newest
 from cantrip_actors.cli.output import one_line, render_loom_option, short
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
@@ -38,7 +41,7 @@ from cantrip_actors.terms.exact_json import explain_arguments, read_arguments
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from cantrip_actors import Request, Runtime
+    from cantrip_actors import Loom, Request, RequestSource, Runtime
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -73,7 +76,6 @@ def requests(
     loom: Url = LOOM,
     folder: SourcesFolder = None,
     as_json: Json = False,
-    backend: Loop = Backend.asyncio,
 ) -> None:
     """List the calls and questions that wait for an answer.
 
@@ -81,32 +83,51 @@ def requests(
 
     With --json the list is one JSON value; with --follow, too, each request is a line of JSON.
     """
+    with open_for_reading(loom, json=as_json) as (opened, _):
+        look = partial(_list_open, opened, _open_sources(folder), None if id is not None else to)
+        if id is not None:
+            request = _get_open(look(), id)
+            output.show(_build_row(request), request.render(columns=terminal_width()), as_json=as_json)
+        elif follow:
+            check_followable(loom)
+            _print_each(look, as_json=as_json)
+        else:
+            open_requests = look()
+            lines = _render_table(open_requests, terminal_width())
+            or_else = f"nothing in {render_url(loom)} waits for a person"
+            print_rows(map(_build_row, open_requests), lines, or_else, as_json=as_json)
 
-    async def find(runtime: Runtime) -> list[Request]:
-        _add_sources(runtime, folder)
-        return runtime.requests(to=to)
 
-    async def print_each(runtime: Runtime) -> None:
-        _add_sources(runtime, folder)
-        async with runtime.requests(follow=True, to=to) as feed:
-            async for request in feed:
-                if as_json:
-                    output.print_lines([output.as_json(_build_row(request))])
-                else:
-                    print_styled(_render_table([request], terminal_width(), head=False))
+def _list_open(loom: Loom, sources: Iterable[RequestSource], to: str | None) -> list[Request]:
+    """Return the open requests of a loom and of packages, without secrets, the oldest first."""
+    from cantrip_actors.cli.logs import secrets_of_environment
+    from cantrip_actors.loom.stores.selection import Selection
+    from cantrip_actors.redact.redactor import Redactor
+    from cantrip_actors.runtime.people.request import make_request, redact_request
 
-    if id is not None:
-        request = run_quietly(loom, partial(_find_open, folder=folder, typed=id), as_json=as_json, backend=backend)
-        output.show(_build_row(request), request.render(columns=terminal_width()), as_json=as_json)
-        return
-    if follow:
-        run_quietly(loom, print_each, as_json=as_json, backend=backend)
-        return
-    open_requests = run_quietly(loom, find, as_json=as_json, backend=backend)
-    lines = _render_table(open_requests, terminal_width())
-    print_rows(
-        map(_build_row, open_requests), lines, f"nothing in {render_url(loom)} waits for a person", as_json=as_json
-    )
+    redactor = Redactor(secrets_of_environment())
+    waiting = list_newest(loom, Selection(state="waiting"), sys.maxsize)
+    records = (loom.open_request(listed.id) for listed in waiting)
+    requests = [make_request(record) for record in records if record is not None]
+    requests += (request for source in sources for request in source.open())
+    shown = (redact_request(request, redactor) for request in requests if request.is_for(to))
+    return sorted(shown, key=lambda request: request.asked_at)
+
+
+def _print_each(look: Callable[[], list[Request]], *, as_json: bool) -> None:
+    """Print the open requests, and then each new one, until ctrl-C."""
+    known = set[tuple[str, str]]()
+    while True:
+        open_requests = look()
+        for request in open_requests:
+            if (request.id, request.asked_at) in known:
+                continue
+            if as_json:
+                output.print_lines([output.as_json(_build_row(request))])
+            else:
+                print_styled(_render_table([request], terminal_width(), head=False))
+        known = {(request.id, request.asked_at) for request in open_requests}
+        time.sleep(LOOK)
 
 
 @app.command(
@@ -229,7 +250,8 @@ def _decide(
     async def work(runtime: Runtime) -> tuple[str, str | None]:
         from cantrip_actors.runtime.people.request import parse_answer
 
-        _add_sources(runtime, folder)
+        for source in _open_sources(folder):
+            runtime.add_request_source(source)
         request = _find(runtime.requests(), id)
         request_id = id if request is None else request.id
         if request is not None and "answer" in more:
@@ -251,12 +273,11 @@ def _show(loom: str, verb: str, request_id: str, root: str | None, *, by: str, a
         )
 
 
-async def _find_open(runtime: Runtime, *, folder: Path | None, typed: str) -> Request:
+def _get_open(open_requests: list[Request], typed: str) -> Request:
     """Return the open request of a typed id. Raises UnknownId."""
     from cantrip_actors.cli.errors import UnknownId
 
-    _add_sources(runtime, folder)
-    request = _find(runtime.requests(), typed)
+    request = _find(open_requests, typed)
     if request is None:
         raise UnknownId(f'no open request has the id "{typed}": `cantrip requests` lists them')
     return request
@@ -287,11 +308,11 @@ def _find_unattended_root(runtime: Runtime, request: Request | None) -> str | No
     return None if runtime.get_entity(root).held else short(root)
 
 
-def _add_sources(runtime: Runtime, folder: Path | None) -> None:
-    """Have the runtime also list what waits for a person outside the loom, for example dispatches."""
-    from cantrip_actors.cli.extensions import add_request_sources
+def _open_sources(folder: Path | None) -> list[RequestSource]:
+    """Return the sources of requests outside the loom, for example of dispatches."""
+    from cantrip_actors.cli.extensions import open_request_sources
 
-    add_request_sources(runtime, folder, seal_key())
+    return open_request_sources(folder, seal_key())
 
 
 def _parse_object(text: str) -> dict[str, Any]:

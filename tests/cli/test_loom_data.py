@@ -54,6 +54,31 @@ def test_forgetting_an_entity_that_has_not_ended_says_what_to_do(cantrip, place)
     assert "has not ended, and is not forgotten: stop it first" in said.err
 
 
+@pytest.mark.parametrize("command", ["forget notes", "prune --older-than 0s", "compact"])
+def test_a_loom_that_another_process_writes_cannot_be_opened_and_is_not_changed(cantrip, place, command):
+    name, *options = command.split()
+    with Runtime.blocking("jsonl:loom.jsonl") as runtime:
+        runtime.invoke(spell([done("a")]), "go", name="notes").stop()
+        before = (place / "loom.jsonl").read_bytes()
+        where = ["jsonl:loom.jsonl"] if name == "compact" else ["--loom", "jsonl:loom.jsonl"]
+        said = cantrip("loom", name, *options, *where)
+        assert (said.code, (place / "loom.jsonl").read_bytes()) == (2, before)
+        assert "is open for writing already" in said.err
+
+
+def test_a_dry_run_of_prune_only_reads(cantrip, place):
+    with Runtime.blocking("jsonl:loom.jsonl") as runtime:
+        entity = runtime.invoke(spell([done("a")]), "go", name="notes")
+        entity.stop()
+        dry_run = ("loom", "prune", "--older-than", "0s", "--dry-run", "--loom", "jsonl:loom.jsonl", "--json")
+        assert cantrip(*dry_run).json["entities"] == [entity.id]
+    with (place / "loom.jsonl").open("ab") as file:
+        file.write(b'{"kind":"begun by a writer that was killed')
+    before = (place / "loom.jsonl").read_bytes()
+    assert cantrip(*dry_run).json["entities"] == [entity.id]
+    assert (place / "loom.jsonl").read_bytes() == before
+
+
 @pytest.mark.rule("C-52")
 def test_prune_lists_or_forgets_older_entities(cantrip, cast):
     assert "0 entities would be forgotten" in cantrip("loom", "prune", "--older-than", "1d", "--dry-run").out

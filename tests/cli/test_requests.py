@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from cantrip_actors import Circle, InvalidCantrip, Runtime
+from cantrip_actors import Cantrip, Circle, InvalidCantrip, Runtime, scripted
 from cantrip_actors.recipes import load_recipe
 from cantrip_actors.runtime.people.request import parse_answer
+from cantrip_actors.wards import max_turns
 from tests.dispatch.contracts import terms
 from tests.forked import COMMAND, Forked
 
@@ -30,6 +31,9 @@ circle:
   gates: [done, question, {name: echo, ask_first: true}]
   wards: [{max_turns: 10}]
 """
+
+
+ASKING = Circle(["done", "question"], [max_turns(5)])
 
 
 def write_recipe(place: Path, script: list[Any]) -> None:
@@ -203,6 +207,29 @@ def test_a_decision_needs_a_name(cantrip, waiting):
         assert said.code == 2
         assert "expected a name, got a blank text" in " ".join(said.err.split())
     assert [row["id"] for row in cantrip("requests", "--json").json] == [request]
+
+
+def test_requests_are_read_while_another_process_writes_the_file(cantrip, place):
+    spell = Cantrip(scripted([{"tool_calls": [{"gate": "question", "args": {"text": "Where to?"}}]}]), circle=ASKING)
+    with Runtime.blocking("jsonl:loom.jsonl") as runtime:
+        work = runtime.start(spell, "go")
+        while not runtime.requests():
+            time.sleep(0.02)
+        (row,) = cantrip("requests", "--loom", "loom.jsonl", "--json").json
+        assert (row["entity"], row["text"]) == (work.id, "Where to?")
+        assert "Where to?" in cantrip("requests", row["id"], "--loom", "loom.jsonl").out
+    with (place / "loom.jsonl").open("ab") as file:
+        file.write(b'{"kind":"begun by a writer that was killed')
+    before = (place / "loom.jsonl").read_bytes()
+    assert cantrip("requests", "--loom", "loom.jsonl", "--json").json == [row]
+    assert (place / "loom.jsonl").read_bytes() == before
+
+
+def test_requests_of_a_file_that_a_reader_does_not_see_grow_are_not_followed(cantrip, place):
+    Runtime.blocking("jsonl:loom.jsonl").close()
+    said = cantrip("requests", "--follow", "--loom", "loom.jsonl")
+    assert said.code == 2
+    assert "expected a loom in SQLite or Postgres" in " ".join(said.err.split())
 
 
 def test_a_missing_loom_is_an_error_and_is_not_created(cantrip, place):

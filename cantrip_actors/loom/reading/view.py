@@ -17,7 +17,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, NoReturn, TypeVar
 
-from cantrip_actors.loom.maintenance.forget import Forgotten, Wanted, forget_entities
+from cantrip_actors.loom.maintenance.forget import Forgotten, Wanted, find_root, forget_entities
 from cantrip_actors.loom.maintenance.retention import Duration, Pruned, prune_loom
 from cantrip_actors.loom.opening import open_store
 from cantrip_actors.loom.seal.seal_key import GivenKey
@@ -62,6 +62,7 @@ from cantrip_actors.machine.project import (
 from cantrip_actors.machine.state import Shape
 from cantrip_actors.machine.state import State as MachineState
 from cantrip_actors.records.instant import format_instant
+from cantrip_actors.records.mail import make_decision_key
 from cantrip_actors.records.records import Header, IntentGiven, Record, Requested, Rewarded
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.turn import Turn
@@ -450,8 +451,20 @@ class Loom:
         return standing.status
 
     def open_request(self, entity_id: str) -> Requested | None:
-        """Return the request that an entity waits with for a person; None if it does not wait. Raises LoomError."""
-        return self._search_back(entity_id, find_open_request) if self.state(entity_id) == "waiting" else None
+        """Return the request that an entity waits with for a person; None if it does not wait, or if it was decided.
+
+        Raises LoomError.
+        """
+        if self.state(entity_id) != "waiting":
+            return None
+        requested = self._search_back(entity_id, find_open_request)
+        if requested is None:
+            return None
+        key = make_decision_key(requested.id)
+        is_decided = self._store.find_mail(find_root(self._store, entity_id), key) is not None
+        return (
+            requested if not is_decided and self.state(entity_id) == "waiting" else None
+        )  # its episode may have ended meanwhile
 
     def last_time(self, entity_id: str) -> str:
         """Return the time of an entity's last record that has one, ISO 8601 in UTC. Raises LoomError."""

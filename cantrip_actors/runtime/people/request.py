@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from cantrip_actors.records.records import Requested
+from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.redact.visible import (
     FRAME,
     NARROWEST,
@@ -70,6 +72,30 @@ class Request:
         if self.kind == "question":
             return list(_render_question(self, asker, columns, rows))
         return list(_render_call(self, asker, columns, rows))
+
+
+def make_request(requested: Requested) -> Request:
+    """Return the request of a record."""
+    return Request(
+        requested.id,
+        requested.kind,
+        requested.entity_id,
+        requested.turn_id,
+        requested.tool_call_id,
+        requested.gate,
+        requested.args or {},
+        requested.why if requested.question is None else requested.question,
+        requested.answer_schema,
+        requested.at,
+        requested.expires_at,
+        requested.is_utterance,
+        requested.to,
+    )
+
+
+def redact_request(request: Request, redactor: Redactor) -> Request:
+    """Return a request without secrets in its arguments and its text."""
+    return replace(request, args=redactor.value(request.args), text=redactor.text(request.text))
 
 
 def parse_answer(text: str, schema: Any) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self, get_args, runtime_checkable
@@ -27,7 +26,7 @@ from cantrip_actors.runtime.events.follower import Follower
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.people.elicitations import Elicitation, Elicitations
-from cantrip_actors.runtime.people.request import Request
+from cantrip_actors.runtime.people.request import Request, make_request, redact_request
 from cantrip_actors.stream.events import RequestedEvent
 from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts, is_text, is_visible, show
 from cantrip_actors.terms.bounds import DEEPEST, TooLarge, check_value, is_deeper
@@ -168,12 +167,11 @@ class Requests:
         return [*found, *await run_apart(partial(self._list_source_requests, tenant))] if self._sources else found
 
     def _list_source_requests(self, tenant: str | None) -> list[Request]:
-        shown = self._core.guard.redactor.value
         sources = [
             source for source, whose in list(self._sources.items()) if tenant in (None, whose)
         ]  # from any thread
         found = (request for source in sources for request in source.open())
-        return [replace(request, args=shown(request.args), text=shown(request.text)) for request in found]
+        return [redact_request(request, self._core.guard.redactor) for request in found]
 
     def _list_server_requests(self, tenant: str | None) -> Iterator[Request]:
         for elicitation in self.elicitations:
@@ -181,20 +179,21 @@ class Requests:
                 yield self._make_elicitation_request(elicitation)
 
     def _make_elicitation_request(self, one: Elicitation) -> Request:
-        call, shown = one.call, self._core.guard.redactor.value
-        return Request(
+        call = one.call
+        request = Request(
             one.id,
             "question",
             call.entity_id,
             call.turn_id,
             call.call_id,
             call.gate,
-            shown(call.args),
-            shown(one.text),
+            call.args,
+            one.text,
             one.schema,
             one.moment.at,
             None,
         )
+        return redact_request(request, self._core.guard.redactor)
 
     def _publish(self, one: Elicitation) -> None:
         """Publish a new question of a server to subscribers and feeds."""
@@ -237,30 +236,11 @@ class Requests:
 
     def _find_entity_request(self, entity_id: str) -> Request | None:
         """Return the open request that an entity's records have."""
-        loom = self._core.loom
-        requested = loom.open_request(entity_id)
-        if requested is None or self._find_row(requested.id) is not None:
-            return None
-        # its episode may have been ended meanwhile
-        return self._make_request(requested) if loom.state(entity_id) == "waiting" else None
+        requested = self._core.loom.open_request(entity_id)
+        return None if requested is None else self._make_request(requested)
 
     def _make_request(self, requested: Requested) -> Request:
-        shown = self._core.guard.redactor.value
-        return Request(
-            requested.id,
-            requested.kind,
-            requested.entity_id,
-            requested.turn_id,
-            requested.tool_call_id,
-            requested.gate,
-            shown(requested.args or {}),
-            shown(requested.why if requested.question is None else requested.question),
-            requested.answer_schema,
-            requested.at,
-            requested.expires_at,
-            requested.is_utterance,
-            requested.to,
-        )
+        return redact_request(make_request(requested), self._core.guard.redactor)
 
     async def decide(
         self,
