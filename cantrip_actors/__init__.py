@@ -19,431 +19,138 @@ supervised actor, spawns children as nested subtrees, and writes every turn into
 # Names are imported when they are first used: so `cantrip --help` answers at once, and ctrl-C is handled before
 # anything that takes time is imported.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cantrip_actors.terms.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from cantrip_actors.crystal import Scripted, replayed, scripted
-    from cantrip_actors.loom import (
-        DamagedLoom,
-        Forgotten,
-        Held,
-        InboxFull,
-        KeyUsed,
-        ListedEntity,
-        Loom,
-        Page,
-        Quarantined,
-        QueueFull,
-        Selection,
-        open_loom,
-    )
-    from cantrip_actors.records.records import Observation
-    from cantrip_actors.records.turn import Turn, TurnMetadata
-    from cantrip_actors.runtime.entity.upgrades import Move
-    from cantrip_actors.runtime.events.events import Subscription
-    from cantrip_actors.runtime.face.blocking import BlockingEntity, BlockingRuntime
-    from cantrip_actors.runtime.face.entity import Entity
-    from cantrip_actors.runtime.face.episode import Episode
-    from cantrip_actors.runtime.face.run import EpisodeRun
-    from cantrip_actors.runtime.face.runtime import Runtime
-    from cantrip_actors.runtime.face.work import NoAnswer, Receipt, Work
-    from cantrip_actors.runtime.nodes.membership import Node
-    from cantrip_actors.runtime.people.request import Request
-    from cantrip_actors.runtime.people.requests import RequestFeed, RequestSource
-    from cantrip_actors.runtime.time.schedules import Schedule
-    from cantrip_actors.stream.events import (
-        AdoptedEvent,
-        AttemptFailedEvent,
-        DecidedEvent,
-        DelegatedEvent,
-        DeltaEvent,
-        EntityEndedEvent,
-        EntityEvent,
-        EntityStartedEvent,
-        EpisodeEndedEvent,
-        FinalResponseEvent,
-        FoldedEvent,
-        ForgottenEvent,
-        ImageEvent,
-        ItemEndEvent,
-        MissedEvent,
-        RequestedEvent,
-        ResumedEvent,
-        RewardedEvent,
-        SampledEvent,
-        ServerChangedEvent,
-        SteeredEvent,
-        StepCompleteEvent,
-        StepFailedEvent,
-        StepStartEvent,
-        StreamedEvent,
-        TextEvent,
-        ThinkingEvent,
-        ToolCallEvent,
-        ToolResultEvent,
-        ToolStartEvent,
-        UndoneEvent,
-        UsageEvent,
-    )
-    from cantrip_actors.terms.call import Call
-    from cantrip_actors.terms.cantrip import Cantrip
-    from cantrip_actors.terms.circle import Circle
-    from cantrip_actors.terms.companion import Companion, Here, Pinned
-    from cantrip_actors.terms.crystal import Crystal
-    from cantrip_actors.terms.episode_scope import EpisodeScope
-    from cantrip_actors.terms.errors import (
-        AllowanceSpent,
-        AlreadyDecided,
-        AskCycle,
-        CantripError,
-        CantripUnknown,
-        CrystalError,
-        DependenciesUnknown,
-        EntityCrashed,
-        EntityEnded,
-        EntityInterrupted,
-        ImmutableError,
-        InvalidCantrip,
-        InvalidDecision,
-        InvalidFile,
-        InvalidImage,
-        InvalidIntent,
-        InvalidSchedule,
-        LoomError,
-        NameTaken,
-        ProviderError,
-        ReadOnlyLoom,
-        RuntimeClosed,
-        Stranded,
-        Truncated,
-        Unavailable,
-        UnfinishedWork,
-        UnknownEntity,
-        UnknownRequest,
-        Withdrawn,
-    )
-    from cantrip_actors.terms.file import File
-    from cantrip_actors.terms.folding import Folding
-    from cantrip_actors.terms.gate import Gate
-    from cantrip_actors.terms.gate_function import Injected, gate
-    from cantrip_actors.terms.image import Image
-    from cantrip_actors.terms.messages import (
-        Invocation,
-        Message,
-        Response,
-        ThreadMessage,
-        ToolCall,
-        ToolDefinition,
-        Usage,
-    )
-    from cantrip_actors.terms.model_input import ModelInput
-    from cantrip_actors.terms.period import PeriodUsage
-    from cantrip_actors.terms.provided import PROVIDED
-    from cantrip_actors.terms.queue import Queue
-    from cantrip_actors.terms.retry import Retry
-    from cantrip_actors.terms.risk import LethalTrifecta
-    from cantrip_actors.terms.webhook import Webhook
-    from cantrip_actors.terms.wrapping import Fence, GateCall, Refused, ask_first, wrap
-
-__all__ = [
-    "PROVIDED",
-    "AdoptedEvent",
-    "AllowanceSpent",
-    "AlreadyDecided",
-    "AskCycle",
-    "AttemptFailedEvent",
-    "BlockingEntity",
-    "BlockingRuntime",
-    "Call",
-    "Cantrip",
-    "CantripError",
-    "CantripUnknown",
-    "Circle",
-    "Companion",
-    "Crystal",
-    "CrystalError",
-    "DamagedLoom",
-    "DecidedEvent",
-    "DelegatedEvent",
-    "DeltaEvent",
-    "DependenciesUnknown",
-    "Entity",
-    "EntityCrashed",
-    "EntityEnded",
-    "EntityEndedEvent",
-    "EntityEvent",
-    "EntityInterrupted",
-    "EntityStartedEvent",
-    "Episode",
-    "EpisodeEndedEvent",
-    "EpisodeRun",
-    "EpisodeScope",
-    "Fence",
-    "File",
-    "FinalResponseEvent",
-    "FoldedEvent",
-    "Folding",
-    "Forgotten",
-    "ForgottenEvent",
-    "Gate",
-    "GateCall",
-    "Held",
-    "Here",
-    "Image",
-    "ImageEvent",
-    "ImmutableError",
-    "InboxFull",
-    "Injected",
-    "InvalidCantrip",
-    "InvalidDecision",
-    "InvalidFile",
-    "InvalidImage",
-    "InvalidIntent",
-    "InvalidSchedule",
-    "Invocation",
-    "ItemEndEvent",
-    "KeyUsed",
-    "LethalTrifecta",
-    "ListedEntity",
-    "Loom",
-    "LoomError",
-    "Message",
-    "MissedEvent",
-    "ModelInput",
-    "Move",
-    "NameTaken",
-    "NoAnswer",
-    "Node",
-    "Observation",
-    "Page",
-    "PeriodUsage",
-    "Pinned",
-    "ProviderError",
-    "Quarantined",
-    "Queue",
-    "QueueFull",
-    "ReadOnlyLoom",
-    "Receipt",
-    "Refused",
-    "Request",
-    "RequestFeed",
-    "RequestSource",
-    "RequestedEvent",
-    "Response",
-    "ResumedEvent",
-    "Retry",
-    "RewardedEvent",
-    "Runtime",
-    "RuntimeClosed",
-    "SampledEvent",
-    "Schedule",
-    "Scripted",
-    "Selection",
-    "ServerChangedEvent",
-    "SteeredEvent",
-    "StepCompleteEvent",
-    "StepFailedEvent",
-    "StepStartEvent",
-    "Stranded",
-    "StreamedEvent",
-    "Subscription",
-    "TextEvent",
-    "ThinkingEvent",
-    "ThreadMessage",
-    "ToolCall",
-    "ToolCallEvent",
-    "ToolDefinition",
-    "ToolResultEvent",
-    "ToolStartEvent",
-    "Truncated",
-    "Turn",
-    "TurnMetadata",
-    "Unavailable",
-    "UndoneEvent",
-    "UnfinishedWork",
-    "UnknownEntity",
-    "UnknownRequest",
-    "Usage",
-    "UsageEvent",
-    "Webhook",
-    "Withdrawn",
-    "Work",
-    "ask_first",
-    "gate",
-    "open_loom",
-    "replayed",
-    "scripted",
-    "wrap",
-]
-
-_HOMES = {
-    "cantrip_actors.crystal": (
-        "Scripted",
-        "replayed",
-        "scripted",
-    ),
-    "cantrip_actors.loom": (
-        "DamagedLoom",
-        "Forgotten",
-        "Held",
-        "InboxFull",
-        "KeyUsed",
-        "ListedEntity",
-        "Loom",
-        "Page",
-        "Quarantined",
-        "QueueFull",
-        "Selection",
-        "open_loom",
-    ),
-    "cantrip_actors.terms.call": ("Call",),
-    "cantrip_actors.terms.cantrip": (
-        "Cantrip",
-        "Crystal",
-        "Folding",
-        "Retry",
-    ),
-    "cantrip_actors.terms.circle": ("Circle",),
-    "cantrip_actors.terms.companion": (
-        "Companion",
-        "Here",
-        "Pinned",
-    ),
-    "cantrip_actors.terms.errors": (
-        "AllowanceSpent",
-        "AlreadyDecided",
-        "AskCycle",
-        "CantripError",
-        "CantripUnknown",
-        "CrystalError",
-        "DependenciesUnknown",
-        "EntityCrashed",
-        "EntityEnded",
-        "EntityInterrupted",
-        "ImmutableError",
-        "InvalidCantrip",
-        "InvalidDecision",
-        "InvalidFile",
-        "InvalidImage",
-        "InvalidIntent",
-        "InvalidSchedule",
-        "LoomError",
-        "NameTaken",
-        "ProviderError",
-        "ReadOnlyLoom",
-        "RuntimeClosed",
-        "Stranded",
-        "Truncated",
-        "Unavailable",
-        "UnfinishedWork",
-        "UnknownEntity",
-        "UnknownRequest",
-        "Withdrawn",
-    ),
-    "cantrip_actors.terms.model_input": ("ModelInput",),
-    "cantrip_actors.terms.period": ("PeriodUsage",),
-    "cantrip_actors.terms.provided": ("PROVIDED",),
-    "cantrip_actors.terms.episode_scope": ("EpisodeScope",),
-    "cantrip_actors.terms.gate": ("Gate",),
-    "cantrip_actors.terms.gate_function": ("Injected", "gate"),
-    "cantrip_actors.stream.events": (
-        "AdoptedEvent",
-        "AttemptFailedEvent",
-        "DecidedEvent",
-        "DelegatedEvent",
-        "DeltaEvent",
-        "EntityEndedEvent",
-        "EntityEvent",
-        "EntityStartedEvent",
-        "EpisodeEndedEvent",
-        "FinalResponseEvent",
-        "FoldedEvent",
-        "ForgottenEvent",
-        "ImageEvent",
-        "ItemEndEvent",
-        "MissedEvent",
-        "RequestedEvent",
-        "ResumedEvent",
-        "RewardedEvent",
-        "SampledEvent",
-        "ServerChangedEvent",
-        "SteeredEvent",
-        "UndoneEvent",
-        "StepCompleteEvent",
-        "StepFailedEvent",
-        "StepStartEvent",
-        "StreamedEvent",
-        "TextEvent",
-        "ThinkingEvent",
-        "ToolCallEvent",
-        "ToolResultEvent",
-        "ToolStartEvent",
-        "UsageEvent",
-    ),
-    "cantrip_actors.terms.file": ("File",),
-    "cantrip_actors.terms.image": ("Image",),
-    "cantrip_actors.terms.messages": (
-        "Invocation",
-        "Message",
-        "Response",
-        "ThreadMessage",
-        "ToolCall",
-        "ToolDefinition",
-        "Usage",
-    ),
-    "cantrip_actors.terms.queue": ("Queue",),
-    "cantrip_actors.terms.webhook": ("Webhook",),
-    "cantrip_actors.terms.risk": ("LethalTrifecta",),
-    "cantrip_actors.records.records": ("Observation",),
-    "cantrip_actors.records.turn": (
-        "Turn",
-        "TurnMetadata",
-    ),
-    "cantrip_actors.terms.wrapping": (
-        "Fence",
-        "GateCall",
-        "Refused",
-        "ask_first",
-        "wrap",
-    ),
-    "cantrip_actors.runtime.events.events": ("Subscription",),
-    "cantrip_actors.runtime.nodes.membership": ("Node",),
-    "cantrip_actors.runtime.face.blocking": ("BlockingEntity", "BlockingRuntime"),
-    "cantrip_actors.runtime.face.entity": ("Entity",),
-    "cantrip_actors.runtime.face.episode": ("Episode",),
-    "cantrip_actors.runtime.face.run": ("EpisodeRun",),
-    "cantrip_actors.runtime.face.runtime": ("Runtime",),
-    "cantrip_actors.runtime.face.work": ("NoAnswer", "Receipt", "Work"),
-    "cantrip_actors.runtime.people.request": ("Request",),
-    "cantrip_actors.runtime.people.requests": ("RequestFeed", "RequestSource"),
-    "cantrip_actors.runtime.time.schedules": ("Schedule",),
-    "cantrip_actors.runtime.entity.upgrades": ("Move",),
-}
-_READING = frozenset(
-    (
-        "cantrip_actors.loom",
-        "cantrip_actors.terms.errors",
-        "cantrip_actors.records.records",
-        "cantrip_actors.records.turn",
-        "cantrip_actors.runtime.events.events",
-        "cantrip_actors.stream.events",
-    )
-)
-"""Modules with what a reader of looms and events needs; importing from them does not import the circle."""
-
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if module not in _READING:
-        import_module("cantrip_actors.circle")  # makes the standard gates known by name
-    value = globals()[name] = getattr(import_module(module), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    from cantrip_actors.crystal import Scripted as Scripted
+    from cantrip_actors.crystal import replayed as replayed
+    from cantrip_actors.crystal import scripted as scripted
+    from cantrip_actors.loom import DamagedLoom as DamagedLoom
+    from cantrip_actors.loom import Forgotten as Forgotten
+    from cantrip_actors.loom import Held as Held
+    from cantrip_actors.loom import InboxFull as InboxFull
+    from cantrip_actors.loom import KeyUsed as KeyUsed
+    from cantrip_actors.loom import ListedEntity as ListedEntity
+    from cantrip_actors.loom import Loom as Loom
+    from cantrip_actors.loom import Page as Page
+    from cantrip_actors.loom import Quarantined as Quarantined
+    from cantrip_actors.loom import QueueFull as QueueFull
+    from cantrip_actors.loom import Selection as Selection
+    from cantrip_actors.loom import open_loom as open_loom
+    from cantrip_actors.records.records import Observation as Observation
+    from cantrip_actors.records.turn import Turn as Turn
+    from cantrip_actors.records.turn import TurnMetadata as TurnMetadata
+    from cantrip_actors.runtime.entity.upgrades import Move as Move
+    from cantrip_actors.runtime.events.events import Subscription as Subscription
+    from cantrip_actors.runtime.face.blocking import BlockingEntity as BlockingEntity
+    from cantrip_actors.runtime.face.blocking import BlockingRuntime as BlockingRuntime
+    from cantrip_actors.runtime.face.entity import Entity as Entity
+    from cantrip_actors.runtime.face.episode import Episode as Episode
+    from cantrip_actors.runtime.face.run import EpisodeRun as EpisodeRun
+    from cantrip_actors.runtime.face.runtime import Runtime as Runtime
+    from cantrip_actors.runtime.face.work import NoAnswer as NoAnswer
+    from cantrip_actors.runtime.face.work import Receipt as Receipt
+    from cantrip_actors.runtime.face.work import Work as Work
+    from cantrip_actors.runtime.nodes.membership import Node as Node
+    from cantrip_actors.runtime.people.request import Request as Request
+    from cantrip_actors.runtime.people.requests import RequestFeed as RequestFeed
+    from cantrip_actors.runtime.people.requests import RequestSource as RequestSource
+    from cantrip_actors.runtime.time.schedules import Schedule as Schedule
+    from cantrip_actors.stream.events import AdoptedEvent as AdoptedEvent
+    from cantrip_actors.stream.events import AttemptFailedEvent as AttemptFailedEvent
+    from cantrip_actors.stream.events import DecidedEvent as DecidedEvent
+    from cantrip_actors.stream.events import DelegatedEvent as DelegatedEvent
+    from cantrip_actors.stream.events import DeltaEvent as DeltaEvent
+    from cantrip_actors.stream.events import EntityEndedEvent as EntityEndedEvent
+    from cantrip_actors.stream.events import EntityEvent as EntityEvent
+    from cantrip_actors.stream.events import EntityStartedEvent as EntityStartedEvent
+    from cantrip_actors.stream.events import EpisodeEndedEvent as EpisodeEndedEvent
+    from cantrip_actors.stream.events import FinalResponseEvent as FinalResponseEvent
+    from cantrip_actors.stream.events import FoldedEvent as FoldedEvent
+    from cantrip_actors.stream.events import ForgottenEvent as ForgottenEvent
+    from cantrip_actors.stream.events import ImageEvent as ImageEvent
+    from cantrip_actors.stream.events import ItemEndEvent as ItemEndEvent
+    from cantrip_actors.stream.events import MissedEvent as MissedEvent
+    from cantrip_actors.stream.events import RequestedEvent as RequestedEvent
+    from cantrip_actors.stream.events import ResumedEvent as ResumedEvent
+    from cantrip_actors.stream.events import RewardedEvent as RewardedEvent
+    from cantrip_actors.stream.events import SampledEvent as SampledEvent
+    from cantrip_actors.stream.events import ServerChangedEvent as ServerChangedEvent
+    from cantrip_actors.stream.events import SteeredEvent as SteeredEvent
+    from cantrip_actors.stream.events import StepCompleteEvent as StepCompleteEvent
+    from cantrip_actors.stream.events import StepFailedEvent as StepFailedEvent
+    from cantrip_actors.stream.events import StepStartEvent as StepStartEvent
+    from cantrip_actors.stream.events import StreamedEvent as StreamedEvent
+    from cantrip_actors.stream.events import TextEvent as TextEvent
+    from cantrip_actors.stream.events import ThinkingEvent as ThinkingEvent
+    from cantrip_actors.stream.events import ToolCallEvent as ToolCallEvent
+    from cantrip_actors.stream.events import ToolResultEvent as ToolResultEvent
+    from cantrip_actors.stream.events import ToolStartEvent as ToolStartEvent
+    from cantrip_actors.stream.events import UndoneEvent as UndoneEvent
+    from cantrip_actors.stream.events import UsageEvent as UsageEvent
+    from cantrip_actors.terms.call import Call as Call
+    from cantrip_actors.terms.cantrip import Cantrip as Cantrip
+    from cantrip_actors.terms.circle import Circle as Circle
+    from cantrip_actors.terms.companion import Companion as Companion
+    from cantrip_actors.terms.companion import Here as Here
+    from cantrip_actors.terms.companion import Pinned as Pinned
+    from cantrip_actors.terms.crystal import Crystal as Crystal
+    from cantrip_actors.terms.episode_scope import EpisodeScope as EpisodeScope
+    from cantrip_actors.terms.errors import AllowanceSpent as AllowanceSpent
+    from cantrip_actors.terms.errors import AlreadyDecided as AlreadyDecided
+    from cantrip_actors.terms.errors import AskCycle as AskCycle
+    from cantrip_actors.terms.errors import CantripError as CantripError
+    from cantrip_actors.terms.errors import CantripUnknown as CantripUnknown
+    from cantrip_actors.terms.errors import CrystalError as CrystalError
+    from cantrip_actors.terms.errors import DependenciesUnknown as DependenciesUnknown
+    from cantrip_actors.terms.errors import EntityCrashed as EntityCrashed
+    from cantrip_actors.terms.errors import EntityEnded as EntityEnded
+    from cantrip_actors.terms.errors import EntityInterrupted as EntityInterrupted
+    from cantrip_actors.terms.errors import ImmutableError as ImmutableError
+    from cantrip_actors.terms.errors import InvalidCantrip as InvalidCantrip
+    from cantrip_actors.terms.errors import InvalidDecision as InvalidDecision
+    from cantrip_actors.terms.errors import InvalidFile as InvalidFile
+    from cantrip_actors.terms.errors import InvalidImage as InvalidImage
+    from cantrip_actors.terms.errors import InvalidIntent as InvalidIntent
+    from cantrip_actors.terms.errors import InvalidSchedule as InvalidSchedule
+    from cantrip_actors.terms.errors import LoomError as LoomError
+    from cantrip_actors.terms.errors import NameTaken as NameTaken
+    from cantrip_actors.terms.errors import ProviderError as ProviderError
+    from cantrip_actors.terms.errors import ReadOnlyLoom as ReadOnlyLoom
+    from cantrip_actors.terms.errors import RuntimeClosed as RuntimeClosed
+    from cantrip_actors.terms.errors import Stranded as Stranded
+    from cantrip_actors.terms.errors import Truncated as Truncated
+    from cantrip_actors.terms.errors import Unavailable as Unavailable
+    from cantrip_actors.terms.errors import UnfinishedWork as UnfinishedWork
+    from cantrip_actors.terms.errors import UnknownEntity as UnknownEntity
+    from cantrip_actors.terms.errors import UnknownRequest as UnknownRequest
+    from cantrip_actors.terms.errors import Withdrawn as Withdrawn
+    from cantrip_actors.terms.file import File as File
+    from cantrip_actors.terms.folding import Folding as Folding
+    from cantrip_actors.terms.gate import Gate as Gate
+    from cantrip_actors.terms.gate_function import Injected as Injected
+    from cantrip_actors.terms.gate_function import gate as gate
+    from cantrip_actors.terms.image import Image as Image
+    from cantrip_actors.terms.messages import Invocation as Invocation
+    from cantrip_actors.terms.messages import Message as Message
+    from cantrip_actors.terms.messages import Response as Response
+    from cantrip_actors.terms.messages import ThreadMessage as ThreadMessage
+    from cantrip_actors.terms.messages import ToolCall as ToolCall
+    from cantrip_actors.terms.messages import ToolDefinition as ToolDefinition
+    from cantrip_actors.terms.messages import Usage as Usage
+    from cantrip_actors.terms.model_input import ModelInput as ModelInput
+    from cantrip_actors.terms.period import PeriodUsage as PeriodUsage
+    from cantrip_actors.terms.provided import PROVIDED as PROVIDED
+    from cantrip_actors.terms.queue import Queue as Queue
+    from cantrip_actors.terms.retry import Retry as Retry
+    from cantrip_actors.terms.risk import LethalTrifecta as LethalTrifecta
+    from cantrip_actors.terms.webhook import Webhook as Webhook
+    from cantrip_actors.terms.wrapping import Fence as Fence
+    from cantrip_actors.terms.wrapping import GateCall as GateCall
+    from cantrip_actors.terms.wrapping import Refused as Refused
+    from cantrip_actors.terms.wrapping import ask_first as ask_first
+    from cantrip_actors.terms.wrapping import wrap as wrap
+else:
+    __getattr__, __dir__ = export_lazily(__name__)

@@ -4,8 +4,8 @@ A gate that needs none is named, as `"done"` is here; `standard(name)` returns t
 `wrap` puts steps around a gate, which may refuse its calls.
 """
 
-from cantrip_actors.circle import GateError
 from cantrip_actors.circle.browser.shared_browser import browser
+from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates.echo import echo
 from cantrip_actors.circle.gates.fetch import fetch
 from cantrip_actors.circle.gates.files import list_files, read, search, write

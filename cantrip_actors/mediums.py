@@ -7,7 +7,7 @@
 easiest sandbox is a `GeneratorSandbox`. The mediums of this package are of the same kind: `medium("python")`.
 """
 
-from cantrip_actors.circle import GateError
+from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.generator_sandbox import GeneratorSandbox, ProgramCall, ProgramError, ProgramRun
 from cantrip_actors.circle.medium import (
     CLOSED,

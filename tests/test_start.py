@@ -35,6 +35,10 @@ async def main():
 anyio.run(main)
 """
 
+READ = """
+from cantrip_actors import EntityEvent, Loom, LoomError, Turn, open_loom
+"""
+
 FEATURES = {
     *("structlog", "rich", "yaml", "httpx", "jsonschema", "typer", "genai_prices", "sqlite3", "trio"),
     *("cantrip_actors.circle.gates.files", "cantrip_actors.crystal.provider", "cantrip_actors.loom.sqlite.sqlite"),
@@ -62,3 +66,15 @@ def test_a_program_imports_only_modules_that_it_uses(program: str, further: set[
     assert not modules & (FEATURES | further)
     assert len(own) <= most_own
     assert len(modules) <= most
+
+
+def test_a_program_that_reads_looms_imports_neither_the_runtime_nor_the_circle() -> None:
+    parts = ("cantrip_actors.runtime.entity", "cantrip_actors.circle", "supervisors")
+    assert [name for name in list_imports(READ) if name.startswith(parts)] == []
+
+
+def test_a_circle_finds_standard_gates_and_mediums_by_name_whatever_is_imported_before() -> None:
+    list_imports(
+        "from cantrip_actors.terms.circle import Circle\nfrom cantrip_actors.terms.ward import max_turns\n"
+        "Circle(gates=['done', 'echo'], wards=[max_turns(1)], medium='python')"
+    )

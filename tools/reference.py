@@ -1,7 +1,7 @@
 """Generate docs/reference: a page for each public module, with its names, their signatures and their docstrings.
 
-The modules below export the public names (`__all__`); nothing is imported, so that the pages are the same on every
-Python. A docstring that says too little here has to be improved in the source.
+The modules below export the public names (`__all__`, or imports for types alone); nothing is imported, so that the
+pages are the same on every Python. A docstring that says too little here has to be improved in the source.
 
 A class shows its constructor only if a user can call it: each type in it is public, or not the project's own. Methods
 and attributes of private base classes stand under the class that users see.
@@ -104,8 +104,9 @@ def _list_modules(modules: list[griffe.Module], links: Mapping[str, _Link]) -> I
 
 def _exported(module: griffe.Module) -> list[tuple[str, griffe.Object]]:
     """Return the names that a module exports, and their objects; names from libraries are documented there."""
+    lazy = [name for name, member in module.members.items() if not member.runtime]  # lazy_exports.py
     pairs = []
-    for name in sorted((str(name) for name in module.exports or []), key=lambda name: (name.lower(), name)):
+    for name in sorted((str(name) for name in module.exports or lazy), key=lambda name: (name.lower(), name)):
         target = _resolve_alias(module.members.get(name))
         if isinstance(target, griffe.Module):  # a file has the name of a function that it defines
             target = _resolve_alias(target.members.get(name))

@@ -5,8 +5,9 @@
 
 # Names are imported when they are first used: a loom in memory needs neither SQLite nor verification nor backups.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cantrip_actors.terms.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from cantrip_actors.loom.export.thread import thread_jsonl as thread_jsonl
@@ -78,69 +79,5 @@ if TYPE_CHECKING:
     from cantrip_actors.records.mail import MailRow as MailRow
     from cantrip_actors.records.mail import Pending as Pending
     from cantrip_actors.records.timers import Timer as Timer
-
-_HOMES = {
-    "cantrip_actors.loom.export.thread": ("thread_jsonl",),
-    "cantrip_actors.loom.integrity.copy": ("copy_loom",),
-    "cantrip_actors.loom.integrity.repair": ("Repaired",),
-    "cantrip_actors.loom.integrity.verify": ("Fault", "Heads", "Verified", "collect_heads", "verify_loom"),
-    "cantrip_actors.loom.maintenance.backup": ("Compacted", "backup_loom", "compact_loom"),
-    "cantrip_actors.loom.maintenance.forget": (
-        "Forgotten",
-        "Quote",
-        "Wanted",
-        "begin_forget",
-        "find_forks",
-        "forget_entities",
-    ),
-    "cantrip_actors.loom.maintenance.retention": (
-        "Duration",
-        "Pruned",
-        "Retention",
-        "find_expired",
-        "keep_for",
-        "parse_retention",
-        "prune_loom",
-    ),
-    "cantrip_actors.loom.memory.jsonl": ("JsonlStore",),
-    "cantrip_actors.loom.memory.memory": ("MemoryStore",),
-    "cantrip_actors.loom.opening": ("open_store", "repair_loom"),
-    "cantrip_actors.loom.reading.view": ("Loom", "State", "open_loom"),
-    "cantrip_actors.loom.seal.seal_key": ("SealKey", "WrongSealKey"),
-    "cantrip_actors.loom.sqlite.sqlite": ("SqliteStore",),
-    "cantrip_actors.loom.stores.checkpoints": ("StoredCheckpoint", "Tip"),
-    "cantrip_actors.loom.stores.damage": ("DamagedLoom",),
-    "cantrip_actors.loom.stores.facts": ("EntityFacts",),
-    "cantrip_actors.loom.stores.inbox": ("InboxFull", "KeyUsed", "QueueFull", "Taken"),
-    "cantrip_actors.loom.stores.lease": (
-        "Fenced",
-        "Held",
-        "Lease",
-        "Quarantined",
-        "QuarantineRow",
-        "mark_gone",
-        "name_lease",
-        "service_lease",
-        "this_process",
-    ),
-    "cantrip_actors.loom.stores.selection": ("ListedEntity", "Page", "Selection"),
-    "cantrip_actors.loom.stores.store": ("Durability", "Store", "Unsure"),
-    "cantrip_actors.loom.tables.migration": ("Migrate", "Migrated"),
-    "cantrip_actors.machine.project": ("ClientCall", "Round"),
-    "cantrip_actors.records.blob": ("Blob",),
-    "cantrip_actors.records.codec": ("SCHEMA", "decode", "encode"),
-    "cantrip_actors.records.mail": ("Mail", "MailRow", "Pending"),
-    "cantrip_actors.records.timers": ("Timer",),
-}
-
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-__all__ = list(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(module), name)
-    return value
+else:
+    __getattr__, __dir__ = export_lazily(__name__)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeVar, get_args
@@ -27,7 +28,6 @@ from cantrip_actors.terms.on_demand import resolve_call
 from cantrip_actors.terms.own_gate_names import DELEGATION, DONE, FIND_GATES, OF_CHILDREN, PERSON, USE_GATE
 from cantrip_actors.terms.provided import PROVIDED
 from cantrip_actors.terms.risk import RISKS, LethalTrifecta, Risk
-from cantrip_actors.terms.skill import make_skill_gate
 from cantrip_actors.terms.tool_server import (
     Calls,
     ListedTools,
@@ -114,7 +114,7 @@ class Circle(Immutable):
         own_further = [part for part in further if not isinstance(part, ToolServer)]
         if skills is not None:
             roots = [part.dependencies["root"] for part in own if isinstance(part, Gate) and _has_folder(part)]
-            own.append(make_skill_gate(skills, roots))
+            own.append(import_module("cantrip_actors.circle.gates.skills").make_skill_gate(skills, roots))
         if further and not any(isinstance(part, Gate) and _is_own_gate(part, FIND_GATES) for part in own):
             from cantrip_actors.terms.on_demand_gates import find_gates, use_gate
 

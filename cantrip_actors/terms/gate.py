@@ -473,8 +473,17 @@ def provide_binder(bind: BindArguments) -> None:
 
 
 _standard: dict[str, Gate] = {}
-_modules: dict[str, str] = {}
-"""The module of each standard gate, which registers the gate when it is imported."""
+MODULES: Final = {
+    own_gate_names.DONE: "cantrip_actors.terms.done_gate",
+    **dict.fromkeys(own_gate_names.OF_RUNTIME, "cantrip_actors.terms.own_gates"),
+    "echo": "cantrip_actors.circle.gates.echo",
+    "fetch": "cantrip_actors.circle.gates.fetch",
+    **dict.fromkeys(("list", "read", "search", "write"), "cantrip_actors.circle.gates.files"),
+}
+"""The module of each standard gate, which registers the gate. It is imported for the first circle that names the gate.
+
+To make a gate takes time, because pydantic compiles the checks of its arguments; no circle has all of them.
+"""
 
 
 def provide(*gates: Gate) -> None:
@@ -482,24 +491,12 @@ def provide(*gates: Gate) -> None:
     _standard.update((gate.name, gate) for gate in gates)
 
 
-def provide_from(module: str, *names: str) -> None:
-    """Register the module that provides gates of these names. It is imported for the first circle that names one.
-
-    To make a gate takes time, because pydantic compiles the checks of its arguments; no circle has all of them.
-    """
-    _modules.update(dict.fromkeys(names, module))
-
-
-provide_from("cantrip_actors.terms.done_gate", own_gate_names.DONE)
-provide_from("cantrip_actors.terms.own_gates", *own_gate_names.OF_RUNTIME)
-
-
 def standard(name: str) -> Gate:
     """Return the gate registered as `name`. Raises InvalidCantrip with the nearest known name."""
     name = ALIASES.get(name, name) if isinstance(name, str) else name
-    if not isinstance(name, str) or name not in {**_standard, **_modules}:
-        hint = suggest_nearest(name, {**_standard, **_modules})
+    if not isinstance(name, str) or name not in {**_standard, **MODULES}:
+        hint = suggest_nearest(name, {**_standard, **MODULES})
         raise InvalidCantrip(f'unknown gate "{name}": {hint}; a function of yours is passed itself')
     if name not in _standard:
-        import_module(_modules[name])
+        import_module(MODULES[name])
     return _standard[name]

@@ -1,12 +1,12 @@
 """The mediums as circles and records describe them: by name, and by the language of each (SPEC 4).
 
-The contract of a medium that runs programs is in `circle/medium.py`. Importing `circle/` registers how mediums that
-others add are found.
+The contract of a medium that runs programs is in `circle/medium.py`, which also finds the mediums that others add.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
@@ -58,16 +58,6 @@ BUILT_IN: Final = {
     )
 }
 
-FindLanguage = Callable[[Any], Language]
-"""Returns the language of a medium that is not built in, or of its name. Raises InvalidCantrip."""
-
-_finders: list[FindLanguage] = []
-
-
-def provide_mediums(find: FindLanguage) -> None:
-    """Register the function that finds mediums of others; `circle/` registers its own, as it does with its gates."""
-    _finders[:] = [find]
-
 
 def find_language(medium: Any, settings: Mapping[str, Any]) -> Language | None:
     """Return the language of a medium, or of its name; None for a medium without programs. Raises InvalidCantrip.
@@ -80,8 +70,8 @@ def find_language(medium: Any, settings: Mapping[str, Any]) -> Language | None:
         return None
     if isinstance(medium, str) and medium in BUILT_IN:
         return BUILT_IN[medium]._replace(settings=settings)
-    (find,) = _finders
-    return find(medium)
+    language: Language = import_module("cantrip_actors.circle.medium").read_medium_argument(medium)
+    return language
 
 
 def read_medium(circle: Mapping[str, Any]) -> str:

@@ -15,13 +15,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from cantrip_actors.terms.errors import InvalidCantrip, suggest_nearest
 from cantrip_actors.terms.problems import shorten
-
-if TYPE_CHECKING:
-    from cantrip_actors.terms.gate import Gate
 
 KINDS: Final = ("scripts", "references", "assets", "templates")
 """The folders that a skill may have."""
@@ -41,31 +38,6 @@ COPIED: Final = 60
 _NAME: Final = re.compile(r"[^\W_]+(?:[-_.][^\W_]+)*\Z")
 _SECTION: Final = re.compile(r"^#{1,6}[ \t]++(before|after)[ \t]*+#*+[ \t]*+$", re.IGNORECASE | re.MULTILINE)
 _CODE: Final = re.compile(r"^(```|~~~).*?(?:^\1[ \t]*+$|\Z)", re.MULTILINE | re.DOTALL)
-
-
-class SkillGateMaker(Protocol):
-    """The function that reads a folder of skills, and returns the gate for them."""
-
-    def __call__(self, folder: str | PurePath, roots: Iterable[str | PurePath] = ()) -> Gate:
-        """Return the gate."""
-        ...
-
-
-_makers: list[SkillGateMaker] = []
-
-
-def provide_skills(make: SkillGateMaker) -> None:
-    """Register the function behind `Circle(skills=…)`; `circle/` registers its own, as it does with its gates."""
-    _makers[:] = [make]
-
-
-def make_skill_gate(folder: str | PurePath, roots: Iterable[str | PurePath] = ()) -> Gate:
-    """Return the gate that reads the skills of `folder`, with their names and descriptions in its own.
-
-    `roots` are the folders of the circle's file gates. Raises InvalidCantrip if a skill of the folder is wrong.
-    """
-    (make,) = _makers
-    return make(folder, roots)
 
 
 @dataclass(frozen=True, slots=True)

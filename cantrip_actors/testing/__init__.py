@@ -9,82 +9,36 @@ who are a script.
 # Names are imported when they are first used: pytest imports the plugin in this package at each start, and only some of
 # them need Hypothesis.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from cantrip_actors.terms.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from cantrip_actors.testing.crashes import Crash, Crashed, Process, Survived, every_crash_point, run_with_crashes
-    from cantrip_actors.testing.entity_machine import EntityMachine
-    from cantrip_actors.testing.mediums import BrokenLaw, MediumPrograms, check_medium
-    from cantrip_actors.testing.models import RealQuery, obedient, refuse_real_queries, replace, wild
-    from cantrip_actors.testing.scripted_people import Declined, people
-    from cantrip_actors.testing.simulation import (
-        InjectedFault,
-        NotSimulated,
-        Simulated,
-        SimulatedProcess,
-        SimulationFailed,
-        simulate,
-        unruly,
-    )
-    from supervisors.testing import Stuck, virtual
-
-__all__ = [
-    "BrokenLaw",
-    "Crash",
-    "Crashed",
-    "Declined",
-    "EntityMachine",
-    "InjectedFault",
-    "MediumPrograms",
-    "NotSimulated",
-    "Process",
-    "RealQuery",
-    "Simulated",
-    "SimulatedProcess",
-    "SimulationFailed",
-    "Stuck",
-    "Survived",
-    "check_medium",
-    "every_crash_point",
-    "obedient",
-    "people",
-    "refuse_real_queries",
-    "replace",
-    "run_with_crashes",
-    "simulate",
-    "unruly",
-    "virtual",
-    "wild",
-]
-
-_HOMES = {
-    "cantrip_actors.testing.crashes": (
-        *("Crash", "Crashed", "Process", "Survived"),
-        *("every_crash_point", "run_with_crashes"),
-    ),
-    "cantrip_actors.testing.entity_machine": ("EntityMachine",),
-    "cantrip_actors.testing.mediums": ("BrokenLaw", "MediumPrograms", "check_medium"),
-    "cantrip_actors.testing.models": ("RealQuery", "obedient", "refuse_real_queries", "replace", "wild"),
-    "cantrip_actors.testing.scripted_people": ("Declined", "people"),
-    "cantrip_actors.testing.simulation": (
-        *("InjectedFault", "NotSimulated", "Simulated", "SimulatedProcess", "SimulationFailed"),
-        *("simulate", "unruly"),
-    ),
-    "supervisors.testing": ("Stuck", "virtual"),
-}
-"""Where each public name lives."""
-
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
-
-
-def __getattr__(name: str) -> Any:
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(module), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    from cantrip_actors.testing.crashes import Crash as Crash
+    from cantrip_actors.testing.crashes import Crashed as Crashed
+    from cantrip_actors.testing.crashes import Process as Process
+    from cantrip_actors.testing.crashes import Survived as Survived
+    from cantrip_actors.testing.crashes import every_crash_point as every_crash_point
+    from cantrip_actors.testing.crashes import run_with_crashes as run_with_crashes
+    from cantrip_actors.testing.entity_machine import EntityMachine as EntityMachine
+    from cantrip_actors.testing.mediums import BrokenLaw as BrokenLaw
+    from cantrip_actors.testing.mediums import MediumPrograms as MediumPrograms
+    from cantrip_actors.testing.mediums import check_medium as check_medium
+    from cantrip_actors.testing.models import RealQuery as RealQuery
+    from cantrip_actors.testing.models import obedient as obedient
+    from cantrip_actors.testing.models import refuse_real_queries as refuse_real_queries
+    from cantrip_actors.testing.models import replace as replace
+    from cantrip_actors.testing.models import wild as wild
+    from cantrip_actors.testing.scripted_people import Declined as Declined
+    from cantrip_actors.testing.scripted_people import people as people
+    from cantrip_actors.testing.simulation import InjectedFault as InjectedFault
+    from cantrip_actors.testing.simulation import NotSimulated as NotSimulated
+    from cantrip_actors.testing.simulation import Simulated as Simulated
+    from cantrip_actors.testing.simulation import SimulatedProcess as SimulatedProcess
+    from cantrip_actors.testing.simulation import SimulationFailed as SimulationFailed
+    from cantrip_actors.testing.simulation import simulate as simulate
+    from cantrip_actors.testing.simulation import unruly as unruly
+    from supervisors.testing import Stuck as Stuck
+    from supervisors.testing import virtual as virtual
+else:
+    __getattr__, __dir__ = export_lazily(__name__)

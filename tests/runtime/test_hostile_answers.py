@@ -29,7 +29,7 @@ from cantrip_actors import (
     Usage,
 )
 from cantrip_actors.gates import background, skills
-from cantrip_actors.terms.gate import _modules, standard
+from cantrip_actors.terms.gate import MODULES, standard
 from cantrip_actors.terms.on_demand_gates import find_gates, use_gate
 from cantrip_actors.wards import max_depth, max_turns
 from supervisors.testing import virtual
@@ -42,7 +42,7 @@ pytestmark = [
 
 SKILL = skills(Path(__file__).parent / "skills")
 ON_DEMAND = [find_gates, use_gate]
-registered = {name: standard(name) for name in _modules}
+registered = {name: standard(name) for name in MODULES}
 KNOWN = {**registered, **{gate.name: gate for gate in (*background, SKILL, *ON_DEMAND)}}
 SCHEMAS = {name: gate.parameters for name, gate in KNOWN.items()}
 GATES = sorted(SCHEMAS.keys() - {"fetch", "person"})
