@@ -5,55 +5,38 @@ agents and validates their outputs. The *controller* takes one task through PLAN
 entity whose steps are turns of the loom. `cantrip_demos.arithmetic` is a complete domain.
 """
 
-from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher, AgentExhausted
-from cantrip_actors.agentic.agents import AgentProtocol, AgentReply, CrystalAgent, FunctionAgent, Player, make_agent
-from cantrip_actors.agentic.controller import ControllerState
-from cantrip_actors.agentic.execution import Controller, ControllerFailed
-from cantrip_actors.agentic.schemas import (
-    AgentCallResult,
-    ControllerDomainInput,
-    ControllerRequest,
-    ControllerResponse,
-    CriticInput,
-    Decision,
-    Feedback,
-    FrozenModel,
-    PlannerInput,
-    PlannerOutput,
-    ToolRequest,
-    WorkerInput,
-    WorkerOutput,
-)
-from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry, UnknownTool
-from cantrip_actors.agentic.trace import trace_of
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AgentCallResult",
-    "AgentDispatcher",
-    "AgentExhausted",
-    "AgentProtocol",
-    "AgentReply",
-    "Controller",
-    "ControllerDomainInput",
-    "ControllerFailed",
-    "ControllerRequest",
-    "ControllerResponse",
-    "ControllerState",
-    "CriticInput",
-    "CrystalAgent",
-    "Decision",
-    "Feedback",
-    "FrozenModel",
-    "FunctionAgent",
-    "PlannerInput",
-    "PlannerOutput",
-    "Player",
-    "ToolFailed",
-    "ToolRegistry",
-    "ToolRequest",
-    "UnknownTool",
-    "WorkerInput",
-    "WorkerOutput",
-    "make_agent",
-    "trace_of",
-]
+from cantrip_actors.terms.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher as AgentDispatcher
+    from cantrip_actors.agentic.agent_dispatcher import AgentExhausted as AgentExhausted
+    from cantrip_actors.agentic.agents import AgentProtocol as AgentProtocol
+    from cantrip_actors.agentic.agents import AgentReply as AgentReply
+    from cantrip_actors.agentic.agents import CrystalAgent as CrystalAgent
+    from cantrip_actors.agentic.agents import FunctionAgent as FunctionAgent
+    from cantrip_actors.agentic.agents import Player as Player
+    from cantrip_actors.agentic.agents import make_agent as make_agent
+    from cantrip_actors.agentic.controller import ControllerState as ControllerState
+    from cantrip_actors.agentic.execution import Controller as Controller
+    from cantrip_actors.agentic.execution import ControllerFailed as ControllerFailed
+    from cantrip_actors.agentic.schemas import AgentCallResult as AgentCallResult
+    from cantrip_actors.agentic.schemas import ControllerDomainInput as ControllerDomainInput
+    from cantrip_actors.agentic.schemas import ControllerRequest as ControllerRequest
+    from cantrip_actors.agentic.schemas import ControllerResponse as ControllerResponse
+    from cantrip_actors.agentic.schemas import CriticInput as CriticInput
+    from cantrip_actors.agentic.schemas import Decision as Decision
+    from cantrip_actors.agentic.schemas import Feedback as Feedback
+    from cantrip_actors.agentic.schemas import FrozenModel as FrozenModel
+    from cantrip_actors.agentic.schemas import PlannerInput as PlannerInput
+    from cantrip_actors.agentic.schemas import PlannerOutput as PlannerOutput
+    from cantrip_actors.agentic.schemas import ToolRequest as ToolRequest
+    from cantrip_actors.agentic.schemas import WorkerInput as WorkerInput
+    from cantrip_actors.agentic.schemas import WorkerOutput as WorkerOutput
+    from cantrip_actors.agentic.tools import ToolFailed as ToolFailed
+    from cantrip_actors.agentic.tools import ToolRegistry as ToolRegistry
+    from cantrip_actors.agentic.tools import UnknownTool as UnknownTool
+    from cantrip_actors.agentic.trace import trace_of as trace_of
+else:
+    __getattr__, __dir__ = export_lazily(__name__)

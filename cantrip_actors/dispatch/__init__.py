@@ -4,125 +4,80 @@ A `Contract` states a task, and never changes. Its log (`Dispatches`) takes even
 before a line is written, and a line is never changed. A `Record` is the fold of a log.
 """
 
-from cantrip_actors.dispatch.checkpoints import Checkpoint
-from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
-from cantrip_actors.dispatch.dispatcher import Dispatcher
-from cantrip_actors.dispatch.errors import (
-    DispatchError,
-    DispatchExists,
-    EventRefused,
-    Refusal,
-    TamperedRecord,
-    UnknownDispatch,
-)
-from cantrip_actors.dispatch.events import (
-    Approved,
-    Closed,
-    Decided,
-    Dispatched,
-    DoneRefused,
-    Entry,
-    Event,
-    Folded,
-    OutputWritten,
-    PhaseApproved,
-    PhaseFailed,
-    PhasePassed,
-    Progressed,
-    Recovered,
-    ReviewReturned,
-    StatusChanged,
-    StepAdvanced,
-    StepReturned,
-    StepSkipped,
-    Unblocked,
-)
-from cantrip_actors.dispatch.exit_contract import Accept, AcceptAsBlocked, Exit, Refuse, exit_of
-from cantrip_actors.dispatch.log import Dispatches
-from cantrip_actors.dispatch.mistakes import Mistake, UnreadableContract, status_of
-from cantrip_actors.dispatch.orchestrator_gates import disjoint_outputs
-from cantrip_actors.dispatch.overlap import Overlap, overlaps, startable
-from cantrip_actors.dispatch.parse import from_markdown, from_yaml, load_contract
-from cantrip_actors.dispatch.phases import Phases
-from cantrip_actors.dispatch.plan import Plan, Step
-from cantrip_actors.dispatch.record import Record, apply, folded, superseding
-from cantrip_actors.dispatch.rehydrate import rehydration
-from cantrip_actors.dispatch.rules import refusal
-from cantrip_actors.dispatch.status import STATUSES, TERMINAL, Capacity, Status, legal_next
-from cantrip_actors.dispatch.summary import Summary, overview, summary_of
-from cantrip_actors.dispatch.template import contract_template
-from cantrip_actors.dispatch.terms import PlannedStep, Rule, Source, Violation
-from cantrip_actors.dispatch.view import markdown
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "STATUSES",
-    "TERMINAL",
-    "Accept",
-    "AcceptAsBlocked",
-    "Approved",
-    "Capacity",
-    "Checkpoint",
-    "Closed",
-    "Contract",
-    "Decided",
-    "DispatchError",
-    "DispatchExists",
-    "Dispatched",
-    "Dispatcher",
-    "Dispatches",
-    "DoneRefused",
-    "Entry",
-    "Event",
-    "EventRefused",
-    "Exit",
-    "Folded",
-    "InvalidContract",
-    "Mistake",
-    "OutputWritten",
-    "Overlap",
-    "PhaseApproved",
-    "PhaseFailed",
-    "PhasePassed",
-    "Phases",
-    "Plan",
-    "PlannedStep",
-    "Progressed",
-    "Record",
-    "Recovered",
-    "Refusal",
-    "Refuse",
-    "ReviewReturned",
-    "Rule",
-    "Source",
-    "Status",
-    "StatusChanged",
-    "Step",
-    "StepAdvanced",
-    "StepReturned",
-    "StepSkipped",
-    "Summary",
-    "TamperedRecord",
-    "Unblocked",
-    "UnknownDispatch",
-    "UnreadableContract",
-    "Violation",
-    "apply",
-    "contract_template",
-    "disjoint_outputs",
-    "draft",
-    "exit_of",
-    "folded",
-    "from_markdown",
-    "from_yaml",
-    "legal_next",
-    "load_contract",
-    "markdown",
-    "overlaps",
-    "overview",
-    "refusal",
-    "rehydration",
-    "startable",
-    "status_of",
-    "summary_of",
-    "superseding",
-]
+from cantrip_actors.terms.lazy_exports import export_lazily
+
+if TYPE_CHECKING:
+    from cantrip_actors.dispatch.checkpoints import Checkpoint as Checkpoint
+    from cantrip_actors.dispatch.contract import Contract as Contract
+    from cantrip_actors.dispatch.contract import InvalidContract as InvalidContract
+    from cantrip_actors.dispatch.contract import draft as draft
+    from cantrip_actors.dispatch.dispatcher import Dispatcher as Dispatcher
+    from cantrip_actors.dispatch.errors import DispatchError as DispatchError
+    from cantrip_actors.dispatch.errors import DispatchExists as DispatchExists
+    from cantrip_actors.dispatch.errors import EventRefused as EventRefused
+    from cantrip_actors.dispatch.errors import Refusal as Refusal
+    from cantrip_actors.dispatch.errors import TamperedRecord as TamperedRecord
+    from cantrip_actors.dispatch.errors import UnknownDispatch as UnknownDispatch
+    from cantrip_actors.dispatch.events import Approved as Approved
+    from cantrip_actors.dispatch.events import Closed as Closed
+    from cantrip_actors.dispatch.events import Decided as Decided
+    from cantrip_actors.dispatch.events import Dispatched as Dispatched
+    from cantrip_actors.dispatch.events import DoneRefused as DoneRefused
+    from cantrip_actors.dispatch.events import Entry as Entry
+    from cantrip_actors.dispatch.events import Event as Event
+    from cantrip_actors.dispatch.events import Folded as Folded
+    from cantrip_actors.dispatch.events import OutputWritten as OutputWritten
+    from cantrip_actors.dispatch.events import PhaseApproved as PhaseApproved
+    from cantrip_actors.dispatch.events import PhaseFailed as PhaseFailed
+    from cantrip_actors.dispatch.events import PhasePassed as PhasePassed
+    from cantrip_actors.dispatch.events import Progressed as Progressed
+    from cantrip_actors.dispatch.events import Recovered as Recovered
+    from cantrip_actors.dispatch.events import ReviewReturned as ReviewReturned
+    from cantrip_actors.dispatch.events import StatusChanged as StatusChanged
+    from cantrip_actors.dispatch.events import StepAdvanced as StepAdvanced
+    from cantrip_actors.dispatch.events import StepReturned as StepReturned
+    from cantrip_actors.dispatch.events import StepSkipped as StepSkipped
+    from cantrip_actors.dispatch.events import Unblocked as Unblocked
+    from cantrip_actors.dispatch.exit_contract import Accept as Accept
+    from cantrip_actors.dispatch.exit_contract import AcceptAsBlocked as AcceptAsBlocked
+    from cantrip_actors.dispatch.exit_contract import Exit as Exit
+    from cantrip_actors.dispatch.exit_contract import Refuse as Refuse
+    from cantrip_actors.dispatch.exit_contract import exit_of as exit_of
+    from cantrip_actors.dispatch.log import Dispatches as Dispatches
+    from cantrip_actors.dispatch.mistakes import Mistake as Mistake
+    from cantrip_actors.dispatch.mistakes import UnreadableContract as UnreadableContract
+    from cantrip_actors.dispatch.mistakes import status_of as status_of
+    from cantrip_actors.dispatch.orchestrator_gates import disjoint_outputs as disjoint_outputs
+    from cantrip_actors.dispatch.overlap import Overlap as Overlap
+    from cantrip_actors.dispatch.overlap import overlaps as overlaps
+    from cantrip_actors.dispatch.overlap import startable as startable
+    from cantrip_actors.dispatch.parse import from_markdown as from_markdown
+    from cantrip_actors.dispatch.parse import from_yaml as from_yaml
+    from cantrip_actors.dispatch.parse import load_contract as load_contract
+    from cantrip_actors.dispatch.phases import Phases as Phases
+    from cantrip_actors.dispatch.plan import Plan as Plan
+    from cantrip_actors.dispatch.plan import Step as Step
+    from cantrip_actors.dispatch.record import Record as Record
+    from cantrip_actors.dispatch.record import apply as apply
+    from cantrip_actors.dispatch.record import folded as folded
+    from cantrip_actors.dispatch.record import superseding as superseding
+    from cantrip_actors.dispatch.rehydrate import rehydration as rehydration
+    from cantrip_actors.dispatch.rules import refusal as refusal
+    from cantrip_actors.dispatch.status import STATUSES as STATUSES
+    from cantrip_actors.dispatch.status import TERMINAL as TERMINAL
+    from cantrip_actors.dispatch.status import Capacity as Capacity
+    from cantrip_actors.dispatch.status import Status as Status
+    from cantrip_actors.dispatch.status import legal_next as legal_next
+    from cantrip_actors.dispatch.summary import Summary as Summary
+    from cantrip_actors.dispatch.summary import overview as overview
+    from cantrip_actors.dispatch.summary import summary_of as summary_of
+    from cantrip_actors.dispatch.template import contract_template as contract_template
+    from cantrip_actors.dispatch.terms import PlannedStep as PlannedStep
+    from cantrip_actors.dispatch.terms import Rule as Rule
+    from cantrip_actors.dispatch.terms import Source as Source
+    from cantrip_actors.dispatch.terms import Violation as Violation
+    from cantrip_actors.dispatch.view import markdown as markdown
+else:
+    __getattr__, __dir__ = export_lazily(__name__)

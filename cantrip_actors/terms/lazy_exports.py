@@ -19,7 +19,7 @@ from importlib import import_module
 from linecache import getlines
 from typing import Any, Final
 
-_EXPORT: Final = re.compile(r"^    from (\S+) import (\w+) as \2$", re.MULTILINE)
+_EXPORT: Final = re.compile(r"^    from (\S+) import \(?\s*(\w+) as \2\b", re.MULTILINE)
 
 
 def export_lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -5,173 +5,87 @@ computes one group of facts: about a single record, an entity's status, the outc
 conversation, and statistics. `stream/reading.py` makes the events for observers.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from cantrip_actors.machine.project.client_calls import (
-    ClientCall,
-    Round,
-    collect_texts,
-    cut_round,
-    find_client_call,
-    read_round,
-)
-from cantrip_actors.machine.project.entity import (
-    CantripRef,
-    find_cantrip,
-    find_dependencies,
-    find_episode,
-    find_first_intent,
-    find_header_in_force,
-    find_last_metadata,
-    find_outcome,
-    find_refusal,
-    find_result_text,
-    find_settled_at,
-    find_status,
-    fold_state,
-    get_header,
-    has_taken,
-    list_children,
-    list_first_turns,
-    list_intents,
-    list_turns_quoting,
-)
-from cantrip_actors.machine.project.fork import make_fork_state
-from cantrip_actors.machine.project.outcome import (
-    Status,
-    get_outcome,
-    get_status,
-    is_end_recorded,
-    is_of_life,
-    show_status,
-)
-from cantrip_actors.machine.project.record import (
-    ASIDES,
-    NOTED,
-    EntityStanding,
-    Life,
-    advance,
-    as_forgotten,
-    as_header,
-    as_intent,
-    begin_standing,
-    compute_life,
-    get_committed_turn,
-    get_named_turn,
-    get_sender,
-    get_time,
-    get_turn_number,
-    is_for_lease_holder,
-    sum_usage,
-)
-from cantrip_actors.machine.project.requests import (
-    Verdict,
-    as_answer,
-    find_decision,
-    find_delivery,
-    find_last_beginning,
-    find_open_request,
-    measure_waited,
-    read_last_reply,
-)
-from cantrip_actors.machine.project.spending import (
-    list_records_of_period,
-    list_started_gates,
-    list_usage_by_intent,
-    list_usage_by_time,
-)
-from cantrip_actors.machine.project.turns import (
-    TurnReader,
-    begins_inside,
-    collect_rewards,
-    find_cut_utterance,
-    find_turn_in_force,
-    get_reward_key,
-    list_finished_calls,
-    list_started_calls,
-    read_entries,
-    read_turns,
-    render_utterance,
-    split_asides,
-)
-from cantrip_actors.machine.project.undone import cut_intents, drop_undone, fold_log, has_undone
+from cantrip_actors.terms.lazy_exports import export_lazily
 
-__all__ = [
-    "ASIDES",
-    "NOTED",
-    "CantripRef",
-    "ClientCall",
-    "EntityStanding",
-    "Life",
-    "Round",
-    "Status",
-    "TurnReader",
-    "Verdict",
-    "advance",
-    "as_answer",
-    "as_forgotten",
-    "as_header",
-    "as_intent",
-    "begin_standing",
-    "begins_inside",
-    "collect_rewards",
-    "collect_texts",
-    "compute_life",
-    "cut_intents",
-    "cut_round",
-    "drop_undone",
-    "find_cantrip",
-    "find_client_call",
-    "find_cut_utterance",
-    "find_decision",
-    "find_delivery",
-    "find_dependencies",
-    "find_episode",
-    "find_first_intent",
-    "find_header_in_force",
-    "find_last_beginning",
-    "find_last_metadata",
-    "find_open_request",
-    "find_outcome",
-    "find_refusal",
-    "find_result_text",
-    "find_settled_at",
-    "find_status",
-    "find_turn_in_force",
-    "fold_log",
-    "fold_state",
-    "get_committed_turn",
-    "get_header",
-    "get_named_turn",
-    "get_outcome",
-    "get_reward_key",
-    "get_sender",
-    "get_status",
-    "get_time",
-    "get_turn_number",
-    "has_taken",
-    "has_undone",
-    "is_end_recorded",
-    "is_for_lease_holder",
-    "is_of_life",
-    "list_children",
-    "list_finished_calls",
-    "list_first_turns",
-    "list_intents",
-    "list_records_of_period",
-    "list_started_calls",
-    "list_started_gates",
-    "list_turns_quoting",
-    "list_usage_by_intent",
-    "list_usage_by_time",
-    "make_fork_state",
-    "measure_waited",
-    "read_entries",
-    "read_last_reply",
-    "read_round",
-    "read_turns",
-    "render_utterance",
-    "show_status",
-    "split_asides",
-    "sum_usage",
-]
+if TYPE_CHECKING:
+    from cantrip_actors.machine.project.client_calls import ClientCall as ClientCall
+    from cantrip_actors.machine.project.client_calls import Round as Round
+    from cantrip_actors.machine.project.client_calls import collect_texts as collect_texts
+    from cantrip_actors.machine.project.client_calls import cut_round as cut_round
+    from cantrip_actors.machine.project.client_calls import find_client_call as find_client_call
+    from cantrip_actors.machine.project.client_calls import read_round as read_round
+    from cantrip_actors.machine.project.entity import CantripRef as CantripRef
+    from cantrip_actors.machine.project.entity import find_cantrip as find_cantrip
+    from cantrip_actors.machine.project.entity import find_dependencies as find_dependencies
+    from cantrip_actors.machine.project.entity import find_episode as find_episode
+    from cantrip_actors.machine.project.entity import find_first_intent as find_first_intent
+    from cantrip_actors.machine.project.entity import find_header_in_force as find_header_in_force
+    from cantrip_actors.machine.project.entity import find_last_metadata as find_last_metadata
+    from cantrip_actors.machine.project.entity import find_outcome as find_outcome
+    from cantrip_actors.machine.project.entity import find_refusal as find_refusal
+    from cantrip_actors.machine.project.entity import find_result_text as find_result_text
+    from cantrip_actors.machine.project.entity import find_settled_at as find_settled_at
+    from cantrip_actors.machine.project.entity import find_status as find_status
+    from cantrip_actors.machine.project.entity import fold_state as fold_state
+    from cantrip_actors.machine.project.entity import get_header as get_header
+    from cantrip_actors.machine.project.entity import has_taken as has_taken
+    from cantrip_actors.machine.project.entity import list_children as list_children
+    from cantrip_actors.machine.project.entity import list_first_turns as list_first_turns
+    from cantrip_actors.machine.project.entity import list_intents as list_intents
+    from cantrip_actors.machine.project.entity import list_turns_quoting as list_turns_quoting
+    from cantrip_actors.machine.project.fork import make_fork_state as make_fork_state
+    from cantrip_actors.machine.project.outcome import Status as Status
+    from cantrip_actors.machine.project.outcome import get_outcome as get_outcome
+    from cantrip_actors.machine.project.outcome import get_status as get_status
+    from cantrip_actors.machine.project.outcome import is_end_recorded as is_end_recorded
+    from cantrip_actors.machine.project.outcome import is_of_life as is_of_life
+    from cantrip_actors.machine.project.outcome import show_status as show_status
+    from cantrip_actors.machine.project.record import ASIDES as ASIDES
+    from cantrip_actors.machine.project.record import NOTED as NOTED
+    from cantrip_actors.machine.project.record import EntityStanding as EntityStanding
+    from cantrip_actors.machine.project.record import Life as Life
+    from cantrip_actors.machine.project.record import advance as advance
+    from cantrip_actors.machine.project.record import as_forgotten as as_forgotten
+    from cantrip_actors.machine.project.record import as_header as as_header
+    from cantrip_actors.machine.project.record import as_intent as as_intent
+    from cantrip_actors.machine.project.record import begin_standing as begin_standing
+    from cantrip_actors.machine.project.record import compute_life as compute_life
+    from cantrip_actors.machine.project.record import get_committed_turn as get_committed_turn
+    from cantrip_actors.machine.project.record import get_named_turn as get_named_turn
+    from cantrip_actors.machine.project.record import get_sender as get_sender
+    from cantrip_actors.machine.project.record import get_time as get_time
+    from cantrip_actors.machine.project.record import get_turn_number as get_turn_number
+    from cantrip_actors.machine.project.record import is_for_lease_holder as is_for_lease_holder
+    from cantrip_actors.machine.project.record import sum_usage as sum_usage
+    from cantrip_actors.machine.project.requests import Verdict as Verdict
+    from cantrip_actors.machine.project.requests import as_answer as as_answer
+    from cantrip_actors.machine.project.requests import find_decision as find_decision
+    from cantrip_actors.machine.project.requests import find_delivery as find_delivery
+    from cantrip_actors.machine.project.requests import find_last_beginning as find_last_beginning
+    from cantrip_actors.machine.project.requests import find_open_request as find_open_request
+    from cantrip_actors.machine.project.requests import measure_waited as measure_waited
+    from cantrip_actors.machine.project.requests import read_last_reply as read_last_reply
+    from cantrip_actors.machine.project.spending import list_records_of_period as list_records_of_period
+    from cantrip_actors.machine.project.spending import list_started_gates as list_started_gates
+    from cantrip_actors.machine.project.spending import list_usage_by_intent as list_usage_by_intent
+    from cantrip_actors.machine.project.spending import list_usage_by_time as list_usage_by_time
+    from cantrip_actors.machine.project.turns import TurnReader as TurnReader
+    from cantrip_actors.machine.project.turns import begins_inside as begins_inside
+    from cantrip_actors.machine.project.turns import collect_rewards as collect_rewards
+    from cantrip_actors.machine.project.turns import find_cut_utterance as find_cut_utterance
+    from cantrip_actors.machine.project.turns import find_turn_in_force as find_turn_in_force
+    from cantrip_actors.machine.project.turns import get_reward_key as get_reward_key
+    from cantrip_actors.machine.project.turns import list_finished_calls as list_finished_calls
+    from cantrip_actors.machine.project.turns import list_started_calls as list_started_calls
+    from cantrip_actors.machine.project.turns import read_entries as read_entries
+    from cantrip_actors.machine.project.turns import read_turns as read_turns
+    from cantrip_actors.machine.project.turns import render_utterance as render_utterance
+    from cantrip_actors.machine.project.turns import split_asides as split_asides
+    from cantrip_actors.machine.project.undone import cut_intents as cut_intents
+    from cantrip_actors.machine.project.undone import drop_undone as drop_undone
+    from cantrip_actors.machine.project.undone import fold_log as fold_log
+    from cantrip_actors.machine.project.undone import has_undone as has_undone
+else:
+    __getattr__, __dir__ = export_lazily(__name__)
