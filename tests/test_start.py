@@ -5,11 +5,16 @@ A module costs about a millisecond and 50 KB at the start of every process, whet
 
 from __future__ import annotations
 
+import compileall
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).parents[1]
 
 NAMES = """
 import cantrip_actors
@@ -78,3 +83,12 @@ def test_a_circle_finds_standard_gates_and_mediums_by_name_whatever_is_imported_
         "from cantrip_actors.terms.circle import Circle\nfrom cantrip_actors.terms.ward import max_turns\n"
         "Circle(gates=['done', 'echo'], wards=[max_turns(1)], medium='python')"
     )
+
+
+def test_a_package_without_source_files_has_its_public_names(tmp_path: Path) -> None:
+    for name in ("cantrip_actors", "supervisors"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    compileall.compile_dir(tmp_path, quiet=1, legacy=True)
+    for file in tmp_path.rglob("*.py"):
+        file.unlink()
+    subprocess.run([sys.executable, "-c", NAMES], env={"PYTHONPATH": str(tmp_path)}, check=True, timeout=60)

@@ -1,35 +1,40 @@
 """Exports of a package that are imported when they are first used.
 
-A package states each of its exports once, as an import for types in its `__init__.py`, and reads that file for the
-modules of its names:
+A package states each of its exports once, as an import for types in its `__init__.py`:
 
     if TYPE_CHECKING:
         from package.module import name as name
     else:
         __getattr__, __dir__ = export_lazily(__name__)
+
+The modules of its names are read from its code, which has these imports though they are not carried out, and which is
+there also without a source file: in a program that was frozen, for example.
 """
 
 from __future__ import annotations
 
-import re
+import dis
 import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from linecache import getlines
-from typing import Any, Final
-
-_EXPORT: Final = re.compile(r"^    from (\S+) import \(?\s*(\w+) as \2\b", re.MULTILINE)
+from typing import Any
 
 
 def export_lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the functions `__getattr__` and `__dir__` of a package."""
-    module = sys.modules[package]
+    """Return the functions `__getattr__` and `__dir__` of a package, whose `__init__.py` calls this."""
+    module, code = sys.modules[package], sys._getframe(1).f_code  # noqa: SLF001  # inspect takes time to import
+    root, imported = package.partition(".")[0], frozenset(vars(module))
 
     @cache
     def read_homes() -> dict[str, str]:
-        source = "".join(getlines(str(module.__file__), vars(module)))
-        return {name: home for home, name in _EXPORT.findall(source)}
+        homes, home = {}, ""
+        for instruction in dis.get_instructions(code):
+            if instruction.opname == "IMPORT_NAME":
+                home = instruction.argval
+            elif instruction.opname == "IMPORT_FROM" and home.startswith(root) and instruction.argval not in imported:
+                homes[instruction.argval] = home
+        return homes
 
     def import_export(name: str) -> Any:
         if name == "__all__":
