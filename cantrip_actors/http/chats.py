@@ -20,8 +20,7 @@ from cantrip_actors import AlreadyDecided, Cantrip, CantripError, Entity, Reques
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.bodies import validate
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
-from cantrip_actors.http.client_cantrips import with_cantrip
-from cantrip_actors.http.client_rounds import is_at_work, may_reply
+from cantrip_actors.http.client_rounds import is_at_work, load, may_reply
 from cantrip_actors.http.entities import check_path_name, find_cantrip
 from cantrip_actors.http.episode_tools import add_tools, check_in_thread, read_tools
 from cantrip_actors.http.files import file_of, image_of
@@ -320,7 +319,7 @@ async def _post(
             key = call.key
         else:
             await call.read(partial(_check_not_asking, call, entity.id, key))
-        entity = await call.read(partial(with_cantrip, call, entity, changed))
+        entity = await call.read(partial(runtime.get_entity, entity.id, cantrip=changed))
         was_busy = await call.read(partial(is_at_work, call, entity.id))
         try:
             work = await entity.post(intent.said, context=intent.context, key=key, by=token.sender)
@@ -427,6 +426,7 @@ async def _decide(
     for decision in decisions:
         decide = call.runtime.deliver if decision.is_delivery else call.runtime.decide
         await decide(decision.request_id, by=call.token.name, door=call.token.sender, **decision.arguments)
+    await load(call, entity, None)
     work = await _get_newest_intent(call, entity)
     return ChatMessage(work, [decision.request_id for decision in decisions])
 

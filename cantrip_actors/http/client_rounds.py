@@ -32,6 +32,8 @@ from cantrip_actors.http.episode_tools import (
 )
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.runtime.people.utterances import race, talks
+from cantrip_actors.terms.additions import Additions
+from cantrip_actors.terms.extended_cantrip import extend, find_additions
 from cantrip_actors.terms.messages import as_text
 
 
@@ -166,16 +168,19 @@ def may_reply(call: HttpCall, entity_id: str, key: str | None) -> bool:
     return not is_repeated and talks(call.runtime, entity_id)
 
 
+def find_offered(call: HttpCall, entity_id: str) -> Cantrip | None:
+    """Return the offered cantrip of an entity's name; None if none is offered by it. Reads the loom."""
+    return call.service.cantrips.get(call.runtime.loom.header(entity_id).cantrip_name or "")
+
+
+def _find_additions(call: HttpCall, entity_id: str) -> Additions:
+    header = call.runtime.loom.header_in_force(entity_id)
+    return find_additions(find_offered(call, entity_id), header.circle, header.call)
+
+
 def find_tools(call: HttpCall, entity_id: str) -> dict[str, Gate]:
     """Return the tools that a client gave an entity: the deferred gates that the offered cantrip does not have."""
-    header = call.runtime.loom.header_in_force(entity_id)
-    gates, cantrip = header.circle["gates"], call.service.cantrips.get(header.cantrip_name or "")
-    own = () if cantrip is None else [gate.name for gate in cantrip.circle.gates]
-    names = [gate for gate in gates if gate["name"] not in own and gate.get("deferred")]
-    return {
-        gate["name"]: Gate.of(None, name=gate["name"], parameters=gate["parameters"], kind="deferred", foreign=True)
-        for gate in names
-    }
+    return {tool.name: tool.make_gate() for tool in _find_additions(call, entity_id).tools}
 
 
 def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity, str]:
@@ -228,12 +233,19 @@ def make_round_key(results: Results) -> str:
     return blake2b(" ".join(sorted(results)).encode(), digest_size=8).hexdigest()
 
 
-async def load(call: HttpCall, entity: Entity, cantrip: Cantrip | None) -> None:
-    """Have an entity that waits run here again, with the tools of this request, unless another process runs it."""
-    if cantrip is None or entity.loaded:
-        return
-    with suppress(Held, EntityEnded):  # a repeated request reads the end
-        await call.runtime.resume(entity.id, cantrip=cantrip, by=call.token.sender)
+async def load(call: HttpCall, entity: Entity, changed: Cantrip | None) -> None:
+    """Have an entity that waits run here again, unless another process runs it: with the additions of this request, or
+    else with those that it has, to the cantrip that is offered now.
+    """
+
+    def find_extended() -> Cantrip | None:
+        offered, additions = find_offered(call, entity.id), _find_additions(call, entity.id)
+        return extend(offered, additions) if offered is not None and additions else None
+
+    cantrip = changed or await call.read(find_extended)
+    if cantrip is not None and not entity.loaded:
+        with suppress(Held, EntityEnded):  # a repeated request reads the end
+            await call.runtime.resume(entity.id, cantrip=cantrip, by=call.token.sender)
 
 
 def measure(call: HttpCall, entity_id: str) -> Usage:

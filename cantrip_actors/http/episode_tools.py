@@ -1,7 +1,7 @@
 """The tools and the form of answer that a client gives a cantrip for one episode (OpenAI's `tools`, `response_format`).
 
 A tool is a deferred gate: the entity waits for its result, which the client sends with its next request. A form is the
-schema of the argument of `done`. Both make another cantrip of the one that is offered, with the same gates: a client
+schema of the argument of `done`. Both are additions to the cantrip that is offered (`terms/additions.py`): a client
 adds, and replaces nothing. The id of a call names the entity that waits, so its result reaches the entity without a
 session.
 """
@@ -19,19 +19,18 @@ from cantrip_actors.http.answer_form import find_reference_fault
 from cantrip_actors.http.person_waits import PersonWait
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.loom import Round
+from cantrip_actors.terms.additions import AddedTool
 from cantrip_actors.terms.answer import hold_to_schema
+from cantrip_actors.terms.extended_cantrip import extend, has_own_form
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, load
 from cantrip_actors.terms.messages import ToolCall, as_text
 from cantrip_actors.terms.schema_shape import is_plain
-from cantrip_actors.terms.value import replace_fields
 
 T = TypeVar("T")
 
 MOST: Final = 128
 """Tools of one request, as OpenAI has it."""
-PATIENCE: Final = 86_400.0
-"""Seconds that an entity waits for its client's results. Then the episode ends, because its client has gone."""
 CALL: Final = "call_"
 
 
@@ -122,12 +121,12 @@ def _read_tool(param: str, tool: Any) -> Gate:
     schema = {"type": "object", "properties": {}} if schema is None else schema
     check_schema(f"{param}.parameters", schema)
     try:
-        gate = Gate.of(None, name=name or "", parameters=schema, description=text or "", kind="deferred", foreign=True)
+        gate = AddedTool(name or "", schema, text or "").make_gate()
     except InvalidCantrip as problem:
         raise _refuse(param, str(problem)) from problem
     if gate.name != name:
         raise _refuse(param, f"{name!r} is another name of the gate {gate.name!r}: give the tool another name")
-    return gate.with_(expires=PATIENCE, ends_episode=True)
+    return gate
 
 
 def check_schema(param: str, schema: Any) -> None:
@@ -147,21 +146,19 @@ def add_tools(cantrip: Cantrip, tools: Mapping[str, Gate], *, must_call: bool) -
     """Return a cantrip with a client's tools. With `must_call` each answer of its crystal calls a gate."""
     if not tools:
         return cantrip
-    circle = replace_fields(cantrip.circle, gates=(*cantrip.circle.gates, *tools.values()))
-    call = replace(cantrip.call, tool_choice="required") if must_call and not circle.has_programs else cantrip.call
-    return replace_fields(cantrip, circle=circle, call=call)
+    added = tuple(AddedTool(gate.name, gate.parameters, gate.description) for gate in tools.values())
+    return extend(cantrip.offered, replace(cantrip.additions, tools=added, must_call=must_call))
 
 
 def ask_for_form(cantrip: Cantrip, schema: Mapping[str, Any]) -> Cantrip | None:
     """Return a cantrip whose answers fit a client's schema; None if it has a form of answer of its own."""
     done = cantrip.circle.gate("done")
-    if cantrip.answer is not None or done is None or done.schema is not None:
+    if done is None or has_own_form(cantrip):
         return None
     typed = hold_to_schema(done, schema)
     if isinstance(typed, Refused):
         return None
-    gates = tuple(typed if gate is done else gate for gate in cantrip.circle.gates)
-    return replace_fields(cantrip, circle=replace_fields(cantrip.circle, gates=gates), require_done_tool=True)
+    return extend(cantrip.offered, replace(cantrip.additions, done=typed.parameters))
 
 
 def list_calls(request: Request, newest: Round, tools: Mapping[str, Gate]) -> Iterator[ToolCallItem]:

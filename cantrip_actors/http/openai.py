@@ -25,12 +25,12 @@ from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, Unf
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, is_endless, make_form, write_note
 from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
-from cantrip_actors.http.client_cantrips import find_offered, with_cantrip
 from cantrip_actors.http.client_rounds import (
     ClientPause,
     ClientResult,
     Results,
     check_results,
+    find_offered,
     find_tools,
     is_at_work,
     load,
@@ -341,13 +341,13 @@ async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_in
     """Send an intent to the entity that is called as a model, with the messages of the conversation that it does not
     have.
 
-    Raises Problem 403, and 409 for tools and forms while the entity works.
+    Raises Problem 403.
     """
     run = await reply_to_entity(call, entity, chat_input)
     if run is not None:
         return run
     history = await call.read(partial(_find_news, call, entity.id, chat_input.history, is_whole=True))
-    entity = await call.read(partial(with_cantrip, call, entity, target.changed))
+    entity = await call.read(partial(call.runtime.get_entity, entity.id, cantrip=target.changed))
     given: dict[str, Any] = {"history": history, "note": write_note(target.form)}
     post = partial(entity.post, chat_input.intent, **given, by=call.token.sender)
     return await send_intent(call, entity, post)
@@ -605,11 +605,7 @@ async def _continue(call: HttpCall, target: _Target, chat_input: ChatInput) -> _
         news = await call.read(partial(_find_news, call, work.entity_id, chat_input.history, is_whole=False))
         given["history"] = news
         post = partial(work.continue_with, intent, cantrip=cantrip, **given)
-        before = work.entity
-        entity = await call.read(partial(with_cantrip, call, before, target.changed))
-        if entity is not before:
-            post = partial(entity.post, intent, **given)
-        return await send_intent(call, entity, post)
+        return await send_intent(call, work.entity, post)
     return await start_run(call, partial(begin_work, call.runtime.invoke, cantrip, intent, **given))
 
 

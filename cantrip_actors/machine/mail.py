@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, get_args
 from cantrip_actors.machine.events import Begin, Compact, Decide, Interrupt, Steer, Steering, Stopped, Undo
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Decision
+from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.history import read_recorded_history
 
 NOTHING_TO_FOLD: Final = "there is nothing to fold: the context has only the newest turn"
@@ -73,6 +74,11 @@ def _read_intent(text: str, mail: Mail) -> Begin | Void:
     history = read_recorded_history(mail.body.get("history", []))
     if history is None:
         return Void("this version cannot read the history of the intent")
+    try:
+        for tool in mail.additions.tools:
+            tool.make_gate()
+    except InvalidCantrip as problem:
+        return Void(str(problem))
     context, sender = mail.body.get("context"), mail.sender or None
     note = mail.body.get("note")
     return Begin(text, context, mail.images, mail.key, sender, mail.trace, history=history, note=note)

@@ -29,6 +29,7 @@ from cantrip_actors.records.records import (
     Steered,
     Undone,
 )
+from cantrip_actors.terms.additions import NO_ADDITIONS, Additions, read_additions
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import NO_IMAGES
 from cantrip_actors.terms.value import Value
@@ -65,6 +66,14 @@ class Mail(Value, frozen=True, kw_only=True):
     def lane(self) -> int:
         """CONTROL or INTENTS."""
         return INTENTS if self.kind in ("intent", "timer") else CONTROL
+
+    @property
+    def additions(self) -> Additions:
+        """What its sender adds to the cantrip of the entity for this intent.
+
+        Raises InvalidCantrip for a body that this version cannot read.
+        """
+        return read_additions(self.body["additions"]) if "additions" in self.body else NO_ADDITIONS
 
     @property
     def loads(self) -> bool:

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from types import MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any, Generic, overload
 
+from cantrip_actors.terms.additions import NO_ADDITIONS, Additions
 from cantrip_actors.terms.answer import Answer_co, make_typed_done
 from cantrip_actors.terms.arguments import check, check_kind, check_name, is_text, is_texts_by_name, is_whole
 from cantrip_actors.terms.call import Call
@@ -271,6 +272,18 @@ class Cantrip(Immutable, Generic[Answer_co]):
         """Return this cantrip as the user wrote it, without the tools of its circle's servers."""
         bare: Cantrip = self.__dict__.get("_bare", self)
         return bare
+
+    @property
+    def offered(self) -> Cantrip:
+        """Return this cantrip as its service offers it, without a client's additions (`extended_cantrip.py`)."""
+        offered: Cantrip = self.bare.__dict__.get("_offered", self.bare)
+        return offered
+
+    @property
+    def additions(self) -> Additions:
+        """Return what a client has added to this cantrip for one intent."""
+        additions: Additions = self.bare.__dict__.get("_additions", NO_ADDITIONS)
+        return additions
 
     @cached_property
     def id(self) -> str:

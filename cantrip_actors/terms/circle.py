@@ -235,8 +235,8 @@ class Circle(Immutable):
 
     @cached_property
     def has_injected(self) -> bool:
-        """Whether a gate has dependencies that were injected."""
-        return any(gate.dependencies for gate in self.gates)
+        """Whether a gate has dependencies that were injected. Those of a deferred gate are its settings."""
+        return any(gate.dependencies for gate in self.gates if gate.kind != "deferred")
 
     @cached_property
     def provided(self) -> tuple[str, ...]:
@@ -483,7 +483,7 @@ def _build_header(gate: Gate) -> dict[str, Any]:
         {"name": gate.name, "parameters": gate.parameters}
         | ({"wrapped": wrapped} if wrapped else {})
         | ({"read_only": True} if gate.read_only else {})
-        | ({"deferred": True} if gate.kind == "deferred" else {})
+        | ({"deferred": True, "description": gate.description} if gate.kind == "deferred" else {})
     )
 
 

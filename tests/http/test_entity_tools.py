@@ -9,7 +9,7 @@ import pytest
 
 from cantrip_actors import Cantrip, Circle, Entity, gate, scripted
 from cantrip_actors.wards import max_turns
-from tests.http.serving import Served, echo, in_process
+from tests.http.serving import Served, in_process
 
 pytestmark = pytest.mark.rule("W-20")
 
@@ -29,8 +29,13 @@ async def locate() -> str:
     """Ask the page where it is."""
 
 
-def policy(context: Any) -> Any:
+async def policy(context: Any) -> Any:
     """Call the client's tool if there is one; else say which tools there are."""
+    if context[-1].content == "rest":
+        await anyio.sleep(30)
+        return {"content": "rested"}
+    if "think" in str(context[-1].content):
+        await anyio.sleep(30)
     last, names = context[-1], sorted(tool.name for tool in context.tools)
     if last.role == "tool":
         return {"content": f"{'error' if last.is_error else 'result'}: {last.content}"}
@@ -43,8 +48,9 @@ def policy(context: Any) -> Any:
     return {"content": ", ".join(names)}
 
 
-def looking() -> Cantrip:
-    return Cantrip(scripted(policy, record=False), circle=Circle(["done", locate], [max_turns(9)]), name="looks")
+def looking(system: str | None = None) -> Cantrip:
+    circle = Circle(["done", locate], [max_turns(9)])
+    return Cantrip(scripted(policy, record=False), circle=circle, name="looks", system=system)
 
 
 async def chat(on: Served, messages: list[Any], status: int = 200, **more: Any) -> Any:
@@ -79,23 +85,85 @@ async def test_a_long_lived_entity_answers_in_a_form_for_one_intent() -> None:
         assert (await chat(on, [{"role": "user", "content": "which?"}]))["content"] == "done, locate"
 
 
-async def test_an_entity_that_works_takes_no_new_tools() -> None:
-    async with in_process([echo()]) as on:
-        entity = await on.runtime.invoke(on.service.cantrips["echo"], "pay 3", name="bob")
-        refused = await chat(on, [{"role": "user", "content": "hi"}], 409, tools=[TOOL])
-        assert "works on another intent" in refused
-        assert len(on.runtime.loom.intents(entity.id)) == 1
+async def test_an_intent_that_waits_for_another_one_is_worked_on_with_its_own_tools() -> None:
+    async with in_process([looking()]) as on:
+        entity = await begin(on)
+        answers: dict[str, Any] = {}
+
+        async def ask(name: str, tools: list[Any]) -> None:
+            messages = [{"role": "user", "content": "rest" if name == "first" else name}]
+            answers[name] = await chat(on, messages, tools=tools)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, "first", [])
+            await anyio.sleep(1)
+            tasks.start_soon(ask, "second", [TOOL])
+            await anyio.sleep(1)
+            tasks.start_soon(ask, "which?", [])
+            await anyio.sleep(1)
+            assert [intent.intent for intent in on.runtime.loom.intents(entity.id)] == ["rest"]
+            await anyio.sleep(60)
+            (call,) = answers["second"]["tool_calls"]
+            result = {"role": "tool", "tool_call_id": call["id"], "content": "snow"}
+            messages = [{"role": "user", "content": "second"}, answers["second"], result]
+            assert (await chat(on, messages, tools=[TOOL]))["content"] == "result: snow"
+        assert answers["first"]["content"] == "rested"
+        assert answers["which?"]["content"] == "done, locate"
 
 
-async def test_tools_that_the_process_of_an_entity_does_not_have_are_refused_and_not_left_out(tmp_path: Path) -> None:
-    url = f"sqlite:{tmp_path / 'loom.db'}"
-    async with in_process([looking()], url=url, passivate_after=9) as one, in_process([looking()], url=url) as two:
-        asked: list[Any] = [{"role": "user", "content": "go"}]
-        await begin(one)
+async def finish(on: Served, message: Any, **more: Any) -> Any:
+    """Send the result of the call of an answer, and return the next answer."""
+    (call,) = message["tool_calls"]
+    result = {"role": "tool", "tool_call_id": call["id"], "content": "snow"}
+    return await chat(on, [{"role": "user", "content": "go"}, message, result], **more)
+
+
+async def test_a_process_that_runs_an_entity_adds_the_tools_of_a_request_to_another_process(tmp_path: Path) -> None:
+    url, asked = f"sqlite:{tmp_path / 'loom.db'}", [{"role": "user", "content": "go"}]
+    async with in_process([looking()], url=url) as one, in_process([looking()], url=url) as two:
+        entity = await begin(one)
         assert (await chat(one, asked))["content"] == "done, locate"
-        assert "another process has loaded the entity" in await chat(two, asked, 409, tools=[TOOL])
-        await anyio.sleep(20)
-        assert (await chat(two, asked, tools=[TOOL]))["tool_calls"]
+        message = await chat(two, asked, tools=[TOOL])
+        assert (await finish(two, message, tools=[TOOL]))["content"] == "result: snow"
+        assert entity.loaded
+        assert (await chat(two, asked))["content"] == "done, locate"
+        assert (await finish(one, await chat(two, asked, tools=[TOOL])))["content"] == "result: snow"
+
+
+async def test_a_result_without_the_tools_continues_an_entity_of_an_earlier_release(tmp_path: Path) -> None:
+    url, asked = f"sqlite:{tmp_path / 'loom.db'}", [{"role": "user", "content": "go"}]
+    async with in_process([looking()], url=url) as on:
+        await begin(on)
+        message = await chat(on, asked, tools=[TOOL])
+    async with in_process([looking(system="Be brief.")], url=url) as on:
+        with anyio.fail_after(60):
+            assert (await finish(on, message))["content"] == "result: snow"
+            assert (await chat(on, asked))["content"] == "done, locate"
+
+
+async def test_a_run_of_a_page_continues_with_a_result_in_a_later_release(tmp_path: Path) -> None:
+    url, tool = f"sqlite:{tmp_path / 'loom.db'}", {"name": "weather", "description": "The weather.", "parameters": CITY}
+    async with in_process([looking()], url=url) as on:
+        events = await run_agent(on, run("go", tools=[tool]))
+        (call,) = [event for event in events if event["type"] == "TOOL_CALL_START"]
+    async with in_process([looking(system="Be brief.")], url=url) as on:
+        result = {"id": "t", "role": "tool", "toolCallId": call["toolCallId"], "content": "snow"}
+        with anyio.fail_after(60):
+            assert (await run_agent(on, {**run("go"), "messages": [result]}))[-1]["result"] == "result: snow"
+
+
+async def test_an_episode_with_the_tools_of_a_client_is_resumed_by_the_next_process(tmp_path: Path) -> None:
+    url, body = f"sqlite:{tmp_path / 'loom.db'}", {"model": "entity:bob", "tools": [TOOL]}
+    body["messages"] = [{"role": "user", "content": "think, and go"}]
+    key = {"idempotency-key": "k"}
+    async with in_process([looking()], url=url) as on:
+        await begin(on)
+        with anyio.move_on_after(5):
+            await on.post("/v1/chat/completions", body, 200, headers=key)
+    async with in_process([looking()], url=url) as on:
+        with anyio.fail_after(120):
+            answer = await on.post("/v1/chat/completions", body, 200, headers=key)
+            assert (await finish(on, answer["choices"][0]["message"]))["content"] == "result: snow"
 
 
 @pytest.mark.parametrize(

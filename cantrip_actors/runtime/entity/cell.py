@@ -27,10 +27,10 @@ from cantrip_actors.terms.outcome import Outcome
 from supervisors import ActorRef, Crash, GaveUp, RestartedWith, Shutdown
 from supervisors.reasons import render_exception
 
-Adoption = Literal["at_once", "with_intent", "after_episode"]
+Adoption = Literal["at_once", "with_intent", "after_episode", "when_loaded_again"]
 """The moment at which an entity moves to another cantrip: its cell has the new cantrip, and the move is recorded as the
 entity is loaded, or with its next intent; or its cell has the old cantrip until the episode under way has ended, and it
-is loaded again for its next intent."""
+is loaded again for its next intent; or its next intent brings other additions, for which it is loaded again."""
 
 
 class EpisodeUnderWay(NamedTuple):
@@ -224,6 +224,16 @@ class Cell(Struct, eq=False):
     def is_for_episode(self) -> bool:
         """Whether it has the old cantrip of an entity that moves after the episode under way."""
         return self.adoption == "after_episode"
+
+    @property
+    def is_loaded_again(self) -> bool:
+        """Whether it leaves before its next intent, and is loaded again with the cantrip for that intent."""
+        return self.adoption in ("after_episode", "when_loaded_again")
+
+    @property
+    def moves_on(self) -> bool:
+        """Whether an intent waits for which it leaves and is loaded again."""
+        return self.is_loaded_again and self.inbox is not None and self.inbox.has_intents
 
     @property
     def root(self) -> Cell:

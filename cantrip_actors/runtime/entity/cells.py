@@ -24,6 +24,7 @@ from cantrip_actors.records.records import Header, Record
 from cantrip_actors.runtime.circles.tool_servers import ToolServers
 from cantrip_actors.runtime.crystals.crystal_pool import Crystals
 from cantrip_actors.runtime.entity.cell import Adoption, Bound, Cell, EpisodeCaller, Start
+from cantrip_actors.runtime.entity.mail_reader import find_extended
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.time.deadline import Deadline
 from cantrip_actors.terms.bounds import count_bytes
@@ -239,7 +240,8 @@ class Cells:
         if cantrip is None:
             cantrip, move = self._core.find_cantrip(facts)
             self._core.check_dependencies(facts, cantrip, intent)
-            return cantrip, None if move is None else "with_intent"
+            extended = cantrip if intent is None else find_extended(cantrip, intent)
+            return extended, None if move is None and extended is cantrip else "with_intent"
         return cantrip, "after_episode" if self._core.will_move(facts, cantrip) else "at_once"
 
     async def load_cell(

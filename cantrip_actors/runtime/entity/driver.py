@@ -313,12 +313,11 @@ class EntityActor(Actor):
                     await self._load_again()
                     self._change(Change.RESTS)
                 continue
-            moves = cell.is_for_episode and inbox.has_intents  # the next episode has the new cantrip
-            if event is None and not moves and (inbox.awaited or not self._environment.core.is_draining):
+            if event is None and not cell.moves_on and (inbox.awaited or not self._environment.core.is_draining):
                 event = await reader.take_intent(inbox)
-            if event is None and not moves:
+            if event is None and not cell.moves_on:
                 event = self._performer.background.find_intent()
-            if event is None and (moves or cell.leaves_when_idle):
+            if event is None and (cell.moves_on or cell.leaves_when_idle):
                 await self._checkpoints.write(self._recorder.state)
                 self._change(Change.LEAVES)
                 return None

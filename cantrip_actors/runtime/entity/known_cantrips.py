@@ -8,16 +8,18 @@ several have different crystals or dependencies, the caller has to name one.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from cantrip_actors.machine.state import CantripRef
 from cantrip_actors.records.mail import Mail
+from cantrip_actors.records.records import Header
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.marks import Marks
 from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable, is_same_but_for_crystal
 from cantrip_actors.terms.episode_scope import Provide
 from cantrip_actors.terms.errors import CantripUnknown, DependenciesUnknown, LoomError
+from cantrip_actors.terms.extended_cantrip import extend, find_additions
 
 REMEMBERED = 1024
 """Cantrip contents that are remembered, newest first, for forks and loads without a given cantrip."""
@@ -86,6 +88,16 @@ class KnownCantrips:
         self.has_typed_answers = self.has_typed_answers or cantrip.answer is not None
         _remember(cantrip, cantrip.id, self._used)
         _remember(cantrip, (cantrip.id, cantrip.name), self._named)
+
+    def learn(self, entity_id: str, wanted: CantripRef, read_header: Callable[[], Header]) -> None:
+        """Remember an unknown cantrip if it is an offered one with the additions of a client, which a header has."""
+        offered = self._offered.get(wanted.name or "")
+        if offered is None or self.find_content(entity_id, wanted.id) is not None:
+            return
+        header = read_header()
+        extended = extend(offered, find_additions(offered, header.circle, header.call))
+        if extended.id == wanted.id:
+            self.add(extended)
 
     def offer(self, cantrip: Cantrip) -> None:
         """Use this cantrip for schedules that cast the cantrip with its name, if it has one."""

@@ -209,9 +209,9 @@ class Launcher:
                 return await self.load_for_mail(await core.look_up_root(entity_id), is_placed=is_placed)
             if facts.is_held or not facts.has_begun:
                 return False
-            intent = await core.in_store(partial(core.find_next_intent, facts)) if core.cantrips.has_marks else None
+            intent = await core.in_store(partial(core.find_next_intent, facts))
             sent = None if intent is None else core.cantrips.get_sent(entity_id, intent.key)
-            is_known = sent is not None or core.is_clear(facts, intent)
+            is_known = sent is not None or await core.in_store(partial(core.is_clear, facts, intent))
             if not is_known and intent is not None and intent.dependencies is not None:
                 hand_over = WriterTask(lambda writer: writer.hand_over(entity_id, core.living.has))
                 core.writer.cast(hand_over)  # another process may have its dependencies

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 import anyio
@@ -14,9 +15,23 @@ from cantrip_actors.runtime.entity.cell import Cell, EpisodeCaller
 from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.entity.recorder import StepRecorder
 from cantrip_actors.runtime.mail.inbox import Inbox, make_refusal_error
+from cantrip_actors.terms.cantrip import Cantrip
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.extended_cantrip import extend
 
 _FIRST: Final[tuple[MailKind, ...]] = ("stop", "interrupt", "decision")
 """The kinds of control mail that come before steering messages, in their order."""
+
+
+def find_extended(cantrip: Cantrip, intent: Mail) -> Cantrip:
+    """Return the cantrip of an entity with the additions of an intent alone; the same one if it has just these, or if
+    they are invalid: then the entity refuses the intent.
+    """
+    with suppress(InvalidCantrip):
+        if intent.additions != cantrip.additions:
+            extended = extend(cantrip.offered, intent.additions)
+            return cantrip if extended.id == cantrip.id else extended
+    return cantrip
 
 
 class MailReader:
@@ -75,12 +90,17 @@ class MailReader:
     async def take_intent(self, inbox: Inbox) -> Begin | None:
         """Take the next intent, and note its caller; None if no intent waits.
 
-        If the next intent wants other dependencies, the entity leaves, to be loaded with them here or elsewhere.
+        If the next intent wants other dependencies, the entity leaves, to be loaded with them here or elsewhere. If it
+        brings other additions, the entity is loaded again with them.
         """
         while (pending := await inbox.take_intent()) is not None:
             if not self._cantrips.is_for(self._cell.plan.cantrip, pending.mail):
                 inbox.put_back(pending)
                 self._cell.leaves_when_idle = True
+                return None
+            if find_extended(self._cell.plan.cantrip, pending.mail) is not self._cell.plan.cantrip:
+                inbox.put_back(pending)
+                self._cell.adoption = "when_loaded_again"
                 return None
             event = await self._read(pending.mail)
             if event is not None:

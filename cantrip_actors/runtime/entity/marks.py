@@ -67,7 +67,7 @@ class Marks:
 
 
 def _list_dependencies(cantrip: Cantrip) -> Iterator[tuple[str, str, object]]:
-    for gate in cantrip.unprovided.circle.gates:
+    for gate in (gate for gate in cantrip.unprovided.circle.gates if gate.kind != "deferred"):
         for name in sorted(gate.dependencies):
             yield gate.name, name, gate.dependencies[name]
 

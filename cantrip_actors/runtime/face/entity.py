@@ -291,7 +291,7 @@ class Entity(Generic[Answer_co]):
         Raises EntityEnded, InvalidIntent and LoomError.
         """
         cell, launcher = self._cell, self._tree.launcher
-        if self._cantrip is not None:
+        if self._cantrip is not None and not self._cantrip.additions:  # those come with the intent
             await launcher.adopt(self._id, self._cantrip)
         elif self._find_cell() is None:
             cantrip_here = None if cell is None or cell.is_for_episode else cell.plan.cantrip.unprovided

@@ -1399,7 +1399,7 @@ class Runtime:
             tree.inboxes.note_answer(entity_id)
         else:
             facts = await tree.in_store(partial(tree.loom.facts, entity_id))
-            if not tree.is_clear(facts):
+            if not await tree.in_store(partial(tree.is_clear, facts)):
                 tree.inboxes.note_answer(entity_id)
                 return _explain_unclear(tree, facts)
             await tree.launcher.restore(entity_id, facts=facts)

@@ -105,9 +105,12 @@ class Work(Generic[Answer_co]):
     @property
     def entity(self) -> Entity[Answer_co]:
         """The entity that works on it, with `send`, `steer`, `stop` and its other methods."""
+        return self._make_entity(None)
+
+    def _make_entity(self, cantrip: Cantrip[Answer_co] | None) -> Entity[Answer_co]:
         from cantrip_actors.runtime.face.entity import Entity
 
-        return Entity(self._tree, self.entity_id, self._entity_name, begun_with=self._begun_with)
+        return Entity(self._tree, self.entity_id, self._entity_name, cantrip=cantrip, begun_with=self._begun_with)
 
     @property
     def state(self) -> MailState:
@@ -338,7 +341,8 @@ class Work(Generic[Answer_co]):
         `fork_with`.
         """
         if await self._tree.in_store(partial(self._sends, key)):
-            return await self.entity.post(intent, context=context, history=history, note=note, key=key, by=by)
+            entity = self._make_entity(cantrip if cantrip is not None and cantrip.additions else None)
+            return await entity.post(intent, context=context, history=history, note=note, key=key, by=by)
         return await self.fork_with(
             intent, context=context, history=history, note=note, cantrip=cantrip, key=key, by=by
         )

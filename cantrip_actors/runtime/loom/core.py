@@ -340,6 +340,7 @@ class Core:
             cantrip = living.plan.cantrip.unprovided
         else:
             then = CantripRef(header.cantrip_id, header.cantrip_name)
+            self.cantrips.learn(header.entity_id, then, lambda: header)
             cantrip = self.cantrips.find_cantrip(header.entity_id, then, any_crystal=crystal is not None)
         if self.cantrips.has_marks and cantrip.circle.has_injected:
             mark = find_dependencies(await self.in_store(partial(self.loom.lineage, turn_id)))
@@ -373,8 +374,8 @@ class Core:
         return find_dependencies_in_force(self.loom, facts)
 
     def find_next_intent(self, facts: EntityFacts) -> Mail | None:
-        """Return the next intent of an idle entity, if the dependencies that it came with matter here."""
-        if not self.cantrips.has_marks or facts.life is not Life.IDLE:
+        """Return the next intent of an idle entity: it may come with dependencies, or with additions to its cantrip."""
+        if facts.life is not Life.IDLE:
             return None
         waiting = self.store.pending(facts.entity_id, self.limits.max_waiting + 1)
         return next((pending.mail for pending in waiting if pending.mail.lane != CONTROL), None)
@@ -401,10 +402,16 @@ class Core:
 
         An entity that was loaded here before with its present cantrip stays with that one.
         """
-        now = find_cantrip_in_force(self.loom, facts)
+        now = self.find_cantrip_in_force(facts)
         if self._is_staying(facts.entity_id, now.id) or not self.may_move_now(facts, now):
             return now, None
         return now, self.upgrades.find_move(facts.header, now, is_idle=True)
+
+    def find_cantrip_in_force(self, facts: EntityFacts) -> CantripRef:
+        """Return an entity's present cantrip. One with the additions of a client is known from then on."""
+        now = find_cantrip_in_force(self.loom, facts)
+        self.cantrips.learn(facts.entity_id, now, lambda: self.loom.header_in_force(facts.entity_id))
+        return now
 
     def may_move_now(self, facts: EntityFacts, now: CantripRef) -> bool:
         """Return whether an entity may move from its present cantrip, `now`: no episode of it is under way.

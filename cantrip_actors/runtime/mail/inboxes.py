@@ -152,7 +152,7 @@ class Inboxes:
         if core.is_open:
             inbox.settle_all(lambda waiter: self._make_error(waiter, cell))
             inbox.forget_unawaited()
-            if inbox.awaited or cell.is_for_episode or (cell.is_over and inbox.expected):
+            if inbox.awaited or cell.is_loaded_again or (cell.is_over and inbox.expected):
                 self._load_later(cell)
             elif is_wanted:  # mail came as it was unloaded
                 self.load(cell.root.entity_id)
@@ -279,6 +279,8 @@ class Inboxes:
     ) -> Mail:
         """Return the mail of an intent for a root entity; `cantrip` is the one that its sender gave for it."""
         body = {"intent": text} if context is None else {"intent": text, "context": context}
+        if cantrip is not None and cantrip.additions:
+            body["additions"], cantrip = msgspec.to_builtins(cantrip.additions), None
         if history:
             body["history"] = msgspec.to_builtins(history)
         if note is not None:

@@ -21,7 +21,6 @@ from cantrip_actors.machine.placement import (
 )
 from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.entity.loading import find_cantrip_in_force
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityInterrupted, Stranded
@@ -34,12 +33,14 @@ _UNCLEAR = (
 
 def make_candidate(core: Core, facts: EntityFacts) -> Candidate:
     """Return an entity as placement sees it. Raises LoomError."""
-    now = find_cantrip_in_force(core.loom, facts)
+    now = core.find_cantrip_in_force(facts)
     is_idle = facts.header.lasting and core.may_move_now(facts, now)
     move = core.upgrades.find_move(facts.header, now, is_idle=True) if is_idle else None
     moves_to = None if move is None else move.cantrip.id
     ran_here = core.cantrips.get_unloaded(facts.entity_id) is not None
-    return Candidate(facts.entity_id, now.id, now.name, is_idle and core.upgrades.is_for_all, moves_to, ran_here)
+    known = core.cantrips.find_content(facts.entity_id, now.id)
+    served = now.id if known is None else known.offered.id  # nodes add a client's additions to it
+    return Candidate(facts.entity_id, served, now.name, is_idle and core.upgrades.is_for_all, moves_to, ran_here)
 
 
 def make_member(row: NodeRow) -> Member:
@@ -102,7 +103,7 @@ def ends_here(core: Core, root: Cell) -> bool:
     if membership is None or not membership.is_draining:
         return False
     cantrip = root.plan.cantrip
-    candidate = Candidate(root.entity_id, cantrip.id, cantrip.name)
+    candidate = Candidate(root.entity_id, cantrip.offered.id, cantrip.name)
     return should_end_here(membership.owner, candidate, membership.members)
 
 
