@@ -6,7 +6,7 @@ the entity waits for them; then it works on until its episode ends, or it waits 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -228,8 +228,8 @@ def _is_partial(call: HttpCall, results: Results) -> bool:
     return any(made is not None and made.result is None for made in calls)
 
 
-def make_round_key(results: Results) -> str:
-    """Return a key of a client's results, which is the same if the client sends them again."""
+def make_round_key(results: Iterable[str]) -> str:
+    """Return a key of the results of these calls, which is the same if the client sends them again."""
     return blake2b(" ".join(sorted(results)).encode(), digest_size=8).hexdigest()
 
 

@@ -60,7 +60,8 @@ async def submit(call: HttpCall) -> JsonAnswer:
     """Submit a cast, which a node of the loom begins once it has room; the same key finds the same cast."""
     body: models.SubmitBody = call.body
     _check_wait(call, body.wait)
-    find_cantrip(call, body.cantrip)
+    if not await _is_served(call, body.cantrip):
+        find_cantrip(call, body.cantrip)
     async with nullcontext() if call.key is None else call.service.key_lock(f"{call.token.tenant or ''}\0{call.key}"):
         submission = await call.runtime.submit(
             body.cantrip,
@@ -73,6 +74,13 @@ async def submit(call: HttpCall) -> JsonAnswer:
     headers = {"location": f"{ENTITIES}/{submission.entity_id}", **({} if submission.is_new else REPLAYED)}
     ended = await _wait(call, submission, headers, cancels=False)
     return ended or JsonAnswer(await _build_submission(call, submission), 202, headers)
+
+
+async def _is_served(call: HttpCall, name: str) -> bool:
+    """Return whether a node offers a cantrip, and this service lets the token cast it there."""
+    service = call.service
+    is_allowed = service.serves_nodes and call.token.may_cast(name)
+    return is_allowed and any(name in node.serves for node in await service.runtime.cluster.nodes())
 
 
 async def get_submission(call: HttpCall) -> JsonAnswer:
@@ -140,16 +148,15 @@ async def ensure(call: HttpCall) -> JsonAnswer:
     body: models.EnsureBody = call.body
     cantrip, name = find_cantrip(call, body.cantrip), call.path["name"]
     check_path_name(name)
-    async with call.service.key_lock(f"{call.token.tenant or ''}\0ensure {name}"):  # so that one request makes it
-        entity = await call.read(lambda: call.runtime.entity(name))
-        is_new = entity is None
-        if entity is not None:
-            await call.find_entity_id(entity.id)  # it may be of a cantrip that this token may not use
-        async with call.service.limiter.reserve_start(call.token) if is_new else nullcontext():
-            entity = await call.runtime.ensure(name, cantrip)
+    entity = await call.read(lambda: call.runtime.entity(name))
+    if entity is not None:
+        await call.find_entity_id(entity.id)  # it may be of a cantrip that this token may not use
+    async with call.service.limiter.reserve_start(call.token) if entity is None else nullcontext():
+        entity = await call.runtime.ensure(name, cantrip)
+    await call.find_entity_id(entity.id)  # another request may have made it meanwhile
 
     shape = call.redact_for_token(await call.read(partial(entity_shape, call.runtime, entity.id)))
-    return JsonAnswer(shape, 201 if is_new else 200, {"location": f"{ENTITIES}/{entity.id}"})
+    return JsonAnswer(shape, 201 if entity.is_new else 200, {"location": f"{ENTITIES}/{entity.id}"})
 
 
 async def fork(call: HttpCall) -> JsonAnswer:

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 import orjson
+from anyio import to_thread
 from starlette.responses import Response
 
 from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, UnfinishedWork, Work
@@ -621,7 +622,7 @@ def _sends(call: HttpCall, work: Work) -> bool:
 
 async def get_response(call: HttpCall) -> JsonAnswer:
     """Return a response, from the loom."""
-    return JsonAnswer(await call.read(lambda: _read_response(call, call.path["id"])))
+    return JsonAnswer(await to_thread.run_sync(_read_response, call, call.path["id"]))
 
 
 def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
@@ -629,7 +630,7 @@ def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     header = call.runtime.shown_loom.header(work.entity_id)
     model, created = header.cantrip_name or header.cantrip_id, _parse_seconds(header.at)
     outcome = work.find_outcome(redacted=True)
-    previous = None if ROUND in id else find_previous_id(call, work)
+    previous = find_previous_id(call, work, id)
     form = find_noted_form(call, work, outcome)
     encoder = ResponseEncoder(id, model, created, previous, form)
     if outcome is not None:

@@ -34,8 +34,9 @@ class Service:
     """The state that all requests share. Enter it with `async with` in the event loop of its runtime.
 
     Clients may cast the cantrips that the runtime offers, by their names: the runtime continues entities of an earlier
-    process with these, and begins submissions. With `cantrips`, clients may cast those only; for any that the runtime
-    does not offer, entities of an earlier process and submissions wait. `tokens` are the accepted ones; None needs no
+    process with these, and begins submissions. They may also submit cantrips that other nodes of the loom offer. With
+    `cantrips`, clients may cast and submit those only; for any that the runtime does not offer, entities of an earlier
+    process and submissions wait. `tokens` are the accepted ones; None needs no
     token (`--no-auth`).
     With `authentication`, a backend of Starlette, it decides about requests in place of tokens: it returns the scopes,
     and the user, who may be a `Token`. `hosts` are the names by which clients reach the service, and `origins` those of
@@ -60,6 +61,8 @@ class Service:
     ) -> None:
         self.runtime = runtime
         self.cantrips = _choose_cantrips(runtime, cantrips)
+        self.serves_nodes = cantrips is None
+        """Whether clients may also submit the cantrips that other nodes of the loom offer."""
         if tokens is not None and authentication is not None:
             raise ValueError("expected tokens or an authentication backend, got both: the backend may know the tokens")
         self.tokens = tokens

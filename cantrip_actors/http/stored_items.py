@@ -9,15 +9,16 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from cantrip_actors import Work
+from cantrip_actors import DecidedEvent, EntityStartedEvent, RequestedEvent, StepCompleteEvent, Work
 from cantrip_actors.http.answer_form import AnswerForm, read_note
 from cantrip_actors.http.calls import HttpCall
-from cantrip_actors.http.client_rounds import read_last_words
-from cantrip_actors.http.episode_tools import CALL, split_client_id
+from cantrip_actors.http.client_rounds import find_offered, make_round_key, read_last_words
+from cantrip_actors.http.episode_tools import CALL, make_client_id, split_client_id
 from cantrip_actors.http.openai_encoders import WAIT, answer_text
 from cantrip_actors.http.person_waits import name_wait
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.request_messages import ID
+from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.terms.outcome import Outcome
 
 ROUND: Final = "~"
@@ -34,9 +35,15 @@ def find_response(call: HttpCall, id: str) -> Work:
     return work
 
 
-def find_previous_id(call: HttpCall, work: Work) -> str | None:
-    """Return the id of the response that a response continues; None if it begins a conversation. Reads the loom."""
+def find_previous_id(call: HttpCall, work: Work, id: str) -> str | None:
+    """Return the id of the response before the one with this id of a work: that of an earlier round, or of an earlier
+    intent; None if the response begins a conversation. Reads the loom.
+    """
     loom = call.runtime.loom
+    _, is_round, key = id.partition(ROUND)
+    if is_round:
+        rounds = _list_rounds(call, work.entity_id, work.key)
+        return _make_id(work.id, rounds[: rounds.index(key)] if key in rounds else [])
     header, intents = loom.header(work.entity_id), loom.intents(work.entity_id)
     at = next((at for at, intent in enumerate(intents) if at and intent.key == work.key), 0 if not work.key else None)
     before = intents[:at]  # all of them, if the intent still waits
@@ -45,7 +52,43 @@ def find_previous_id(call: HttpCall, work: Work) -> str | None:
     if not before:
         return None
     last, is_first = before[-1], before[-1] == loom.first_intent(before[-1].entity_id)
-    return f"{ID}{last.entity_id}" if is_first or not last.key else f"{ID}{last.entity_id}.{last.key}"
+    key = "" if is_first else last.key or ""
+    work_id = f"{last.entity_id}.{key}" if key else last.entity_id
+    return _make_id(work_id, _list_rounds(call, last.entity_id, key))
+
+
+def _make_id(work_id: str, rounds: Sequence[str]) -> str:
+    """Return the id of the answer to the last of these rounds; without one, of the first answer of a work."""
+    return f"{ID}{work_id}{ROUND}{rounds[-1]}" if rounds else f"{ID}{work_id}"
+
+
+def _list_rounds(call: HttpCall, entity_id: str, key: str) -> list[str]:
+    """Return the keys of the results that a client has sent for an intent, those of one answer together, oldest first.
+    The first intent has the key "".
+    """
+    offered = find_offered(call, entity_id)
+    own = set() if offered is None else {gate.name for gate in offered.circle.gates}
+    is_asked, was_asked = False, False
+    calls, continued, delivered = list[RequestedEvent](), dict[str, str](), set[str]()
+    for event in EventLog().add_all(call.runtime.loom.records(entity_id)):
+        match event:
+            case EntityStartedEvent():
+                is_asked = event.key == key if key else not was_asked
+                was_asked = was_asked or bool(event.intent)
+            case RequestedEvent(is_deferred=True) if is_asked and event.gate not in own:
+                calls.append(event)
+            case DecidedEvent(decision="answer" | "error"):
+                delivered.add(event.request_id)
+            case StepCompleteEvent(continues=str(first)):
+                continued[event.turn_id] = first
+            case _:
+                pass
+    answers: dict[str, list[str]] = {}
+    for event in calls:
+        if event.request_id in delivered:
+            id = make_client_id(entity_id, event.tool_call_id)
+            answers.setdefault(continued.get(event.turn_id, event.turn_id), []).append(id)
+    return [make_round_key(ids) for ids in answers.values()]
 
 
 def find_noted_form(call: HttpCall, work: Work, outcome: Outcome | None) -> AnswerForm | None:

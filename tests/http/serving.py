@@ -218,7 +218,7 @@ async def served(
     async with Runtime.open(url, cantrips=cantrips, **(options or {})) as runtime:
         done = None if first is None else await first(runtime)
         checked = None if "authentication" in settings else Tokens(known)
-        service = Service(runtime, cantrips, tokens=checked, limits=limits, **settings)
+        service = Service(runtime, tokens=checked, limits=limits, **settings)
         listener, address = listen(ServiceSettings("memory:", bind="127.0.0.1:0", limits=limits))
         stop, is_up = anyio.Event(), anyio.Event()
 
@@ -252,7 +252,7 @@ async def in_process(
     limits = ServiceLimits(rate=10_000, burst=10_000)
     async with Runtime.open(url, cantrips=cantrips, passivate_after=passivate_after) as runtime:
         known = Tokens([token("admin", *SCOPES), *tokens])
-        service = Service(runtime, cantrips, tokens=known, limits=limits, **settings)
+        service = Service(runtime, tokens=known, limits=limits, **settings)
         async with service.open():
             application = make_app(service, extensions=extensions)
             transport = httpx.ASGITransport(app=application)

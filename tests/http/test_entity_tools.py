@@ -37,6 +37,8 @@ async def policy(context: Any) -> Any:
     if "think" in str(context[-1].content):
         await anyio.sleep(30)
     last, names = context[-1], sorted(tool.name for tool in context.tools)
+    if last.role == "tool" and last.content == "again":
+        return {"tool_calls": [{"gate": "weather", "args": {"city": "Rome"}}]}
     if last.role == "tool":
         return {"content": f"{'error' if last.is_error else 'result'}: {last.content}"}
     if "answer" in str(last.content):
@@ -234,3 +236,26 @@ async def test_a_tool_of_a_page_that_cannot_be_a_gate_is_refused() -> None:
         await run_agent(on, run("go", tools=[{"name": "done", "parameters": CITY}]), 400)
         await run_agent(on, run("go", tools=[{"name": "x", "parameters": {"type": "objekt"}}]), 400)
         assert on.runtime.entity("bob") is None
+
+
+async def test_a_retrieved_response_after_results_names_the_one_before_it() -> None:
+    tool = {"type": "function", **TOOL["function"]}
+    async with in_process([looking()]) as on:
+        posted: list[Any] = []
+
+        async def ask(content: Any) -> Any:
+            previous = posted[-1]["id"] if posted else None
+            body = {"model": "looks", "input": content, "tools": [tool], "previous_response_id": previous}
+            posted.append(await on.post("/v1/responses", body, 200))
+            return posted[-1]
+
+        for _ in range(2):
+            answer = await ask("go twice")
+            for text in ("again", "snow"):
+                (call,) = [item for item in answer["output"] if item["type"] == "function_call"]
+                answer = await ask([{"type": "function_call_output", "call_id": call["call_id"], "output": text}])
+            assert answer["output"][0]["content"][0]["text"] == "result: snow"
+        ids = [None, *(response["id"] for response in posted)]
+        assert [response["previous_response_id"] for response in posted] == ids[:-1]
+        read = [await on.get(f"/v1/responses/{response['id']}") for response in posted]
+        assert [response["previous_response_id"] for response in read] == ids[:-1]

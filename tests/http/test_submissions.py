@@ -88,3 +88,18 @@ async def test_a_service_submits_a_cast_that_a_node_begins(tmp_path: Path) -> No
     ):
         made = (await submit(on, 200, wait=10)).json()
         assert worker.loom.header(made["entity_id"]).queue == "reports"
+
+
+async def test_a_service_takes_a_submission_for_a_cantrip_that_only_another_node_offers(tmp_path: Path) -> None:
+    from cantrip_actors import Node, Runtime
+    from tests.http.serving import echo
+
+    url = f"sqlite:{tmp_path}/loom.db"
+    limited = token("limited", "cast", "read", cantrips=frozenset({"echo"}))
+    async with (
+        Runtime.open(url, cantrips=[echo("mail")], node=Node("w1"), queues=QUEUES["queues"]),
+        served(url=url, tokens=[limited]) as on,
+    ):
+        assert (await submit(on, 200, cantrip="mail", wait=10)).json()["result"] == "you said: hi"
+        await submit(on, 404, key="l", name="limited", cantrip="mail")
+        await submit(on, 404, key="u", cantrip="unknown")

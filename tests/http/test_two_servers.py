@@ -127,3 +127,19 @@ async def test_twenty_posts_with_one_key_to_both_make_one_entity(url: str) -> No
                 tasks.start_soon(post, (one, two)[number % 2])
         assert len({one.headers["location"] for one in answers}) == 1
         assert len(one.runtime.loom.entities()) == 1
+
+
+@pytest.mark.rule("HTTP-08")
+async def test_of_many_puts_of_one_name_to_both_the_first_alone_makes_the_entity(url: str) -> None:
+    async with served(url=url) as one, served(url=url) as two:
+        for name in ("ann", "ben", "cem"):
+            statuses: list[int] = []
+
+            async def put(on: Served, name: str, statuses: list[int]) -> None:
+                answer = await on.ask("PUT", f"entities/{name}", json={"cantrip": "echo"})
+                statuses.append(answer.status_code)
+
+            async with anyio.create_task_group() as tasks:
+                for number in range(6):
+                    tasks.start_soon(put, (one, two)[number % 2], name, statuses)
+            assert sorted(statuses) == [200] * 5 + [201]

@@ -171,18 +171,21 @@ class Beginnings:
         """
         tree, lease = self._tree, name_lease(scope_name(tenant, check_name("name", name)))
         tree.check_accepting()
-        find = partial(self.find_named, name, tenant)
+        find, made_id = partial(self.find_named, name, tenant), None
         async with tree.launcher.lock(lease):
             while (entity_id := await tree.in_store(find)) is None:
-                with anyio.CancelScope(shield=True):
-                    is_made = await self._make_idle(name, cantrip, tenant, lease)
-                if not is_made:
+                try:
+                    with anyio.CancelScope(shield=True):
+                        made_id = await self._make_idle(name, cantrip, tenant, lease)
+                except Held:  # another process makes it just now
                     await anyio.sleep(POLL_INTERVAL)
         is_offered = cantrip.name is not None and tree.cantrips.find_offered(cantrip.name) is not None
         needs_cantrip = not is_offered or await tree.in_store(partial(self._is_left_behind, entity_id))
         if needs_cantrip:
             tree.cantrips.note_named(entity_id, cantrip)  # so that mail by other handles is taken, too
-        return Entity(tree, entity_id, name, cantrip=cantrip if needs_cantrip else None, begun_with=cantrip)
+        entity = Entity(tree, entity_id, name, cantrip=cantrip if needs_cantrip else None, begun_with=cantrip)
+        entity.is_new = entity_id == made_id
+        return entity
 
     def _is_left_behind(self, entity_id: str) -> bool:
         """Return whether an episode is under way, or waits for a person, with a cantrip that no living process has."""
@@ -196,23 +199,23 @@ class Beginnings:
             return not tree.has_living_node() and unknown.cantrip_id not in tree.store.served()
         return False
 
-    async def _make_idle(self, name: str, cantrip: Cantrip, tenant: str, lease: str) -> bool:
-        """Record an entity that waits for its first intent, unless one has the name; return False if another process
-        makes it just now.
+    async def _make_idle(self, name: str, cantrip: Cantrip, tenant: str, lease: str) -> str | None:
+        """Record an entity that waits for its first intent, and return its id; None if one has the name.
+
+        Raises Held if another process makes it just now.
         """
         tree = self._tree
         try:
             await tree.claim(lease)
-            if await tree.in_store(partial(self.find_named, name, tenant)) is None:
-                async with tree.tool_servers.complete(cantrip) as complete:
-                    identity = self.make_identity(None, tenant, lasting=True, name=name, waits=True)
-                    await tree.append([Plan.of(complete, identity).make_header(tree.make_moment().at)])
-                tree.scheduler.note_name()
-        except Held:
-            return False
+            if await tree.in_store(partial(self.find_named, name, tenant)) is not None:
+                return None
+            async with tree.tool_servers.complete(cantrip) as complete:
+                identity = self.make_identity(None, tenant, lasting=True, name=name, waits=True)
+                await tree.append([Plan.of(complete, identity).make_header(tree.make_moment().at)])
+            tree.scheduler.note_name()
+            return identity.entity_id
         finally:
             tree.writer.cast(Release(lease))
-        return True
 
     async def _begin_once(self, beginning: Beginning) -> None:
         if not await self._has_begun(beginning.identity.entity_id):

@@ -516,6 +516,7 @@ class BlockingEntity(_Blocking[Entity[Answer_co]], Generic[Answer_co]):
     name: _Value[str | None] = _Value()
     loaded: _Value[bool] = _Value()
     held: _Value[bool] = _Value()
+    is_new: _Value[bool] = _Value()
 
     @property
     def work(self) -> BlockingWork[Answer_co]:

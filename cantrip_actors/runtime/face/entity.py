@@ -86,6 +86,8 @@ class Entity(Generic[Answer_co]):
         """The cantrip that the caller named: its episodes have results of its type."""
         self._withdraw = withdraw
         """`Submission.withdraw` of the submission with which the entity begins, if it was submitted."""
+        self.is_new: bool = False
+        """Whether the call of `Runtime.ensure` that returned this has made the entity."""
 
     @property
     def id(self) -> str:
