@@ -240,7 +240,11 @@ class Process:
         at = partial(Crash, gate=name, call=number) if kind == "gate" else partial(Crash, query=number)
         self._pass(at(at="start"))
         try:
-            result = await _Steps(call(), partial(self._note_wait, at), lambda: self.has_crashed and kind == "gate")
+            result = await _Steps(
+                call(),
+                lambda number: self._note(at(at="inside", wait=number)),
+                lambda: self.has_crashed and kind == "gate",
+            )
         except Exception:
             self._pass(at(at="end"))
             raise
@@ -249,14 +253,11 @@ class Process:
 
     def _pass(self, point: Crash) -> None:
         """Pass a point where the process may crash."""
-        self._points.append(point)
-        if point == self._crash:
-            self._fall()
+        self._note(point)
         if self.has_crashed:  # a dead process executes nothing
             raise Crashed(_CRASHED)
 
-    def _note_wait(self, at: Callable[..., Crash], number: int) -> None:
-        point = at(at="inside", wait=number)
+    def _note(self, point: Crash) -> None:
         self._points.append(point)
         if point == self._crash:
             self._fall()

@@ -207,15 +207,10 @@ class _Life(Process):
 
         return counted if name in COUNTED_WRITES else guarded
 
-    def _pass(self, point: Crash) -> None:
+    def _note(self, point: Crash) -> None:
         if self._reaches_end():
             self._crash = point
-        super()._pass(point)
-
-    def _note_wait(self, at: Callable[..., Crash], number: int) -> None:
-        if self._reaches_end():
-            self._crash = at(at="inside", wait=number)
-        super()._note_wait(at, number)
+        super()._note(point)
 
     async def _do(self, kind: CodeKind, name: str, call: Callable[[], Awaitable[T]]) -> T:
         working = WORKING.get()
