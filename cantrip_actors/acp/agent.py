@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import anyio
 
-from cantrip_actors import Cantrip, CantripError, Entity, InvalidCantrip, Request, Runtime, Selection
+from cantrip_actors import Cantrip, CantripError, Entity, InvalidCantrip, Runtime, Selection
 from cantrip_actors.acp.commands import available_commands, command_in, read_number
 from cantrip_actors.acp.editor import Capabilities, Editor
 from cantrip_actors.acp.jsonrpc import (
@@ -63,9 +63,9 @@ class Agent:
             self._tasks = tasks
             task_status.started()
             async for request in requests:
-                sessions = [*self._sessions.values()]
-                for session in await self._runtime.read(partial(_select_concerned, sessions, request)):
-                    tasks.start_soon(session.ask_user, request)
+                for session in self._sessions.values():
+                    if session.concerns(request):
+                        tasks.start_soon(session.ask_user, request)
             tasks.cancel_scope.cancel()
 
     async def server_commands(self, session_id: str) -> list[str]:
@@ -318,10 +318,6 @@ _METHODS: Final[Mapping[str, Callable[[Agent, Mapping[str, Any]], Awaitable[Any]
     "session/set_mode": Agent._set_mode,  # noqa: SLF001
     "session/set_config_option": Agent._set_option,  # noqa: SLF001
 }
-
-
-def _select_concerned(sessions: Iterable[EditorSession], request: Request) -> list[EditorSession]:
-    return [session for session in sessions if session.concerns(request)]
 
 
 def _is_session(header: Header) -> bool:

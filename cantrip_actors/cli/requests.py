@@ -108,7 +108,7 @@ def _list_open(loom: Loom, sources: Iterable[RequestSource], to: str | None) -> 
     redactor = Redactor(secrets_of_environment())
     waiting = list_newest(loom, Selection(state="waiting"), sys.maxsize)
     records = (loom.open_request(listed.id) for listed in waiting)
-    requests = [make_request(record) for record in records if record is not None]
+    requests = [make_request(one, loom.ancestry(one.entity_id)[-1]) for one in records if one is not None]
     requests += (request for source in sources for request in source.open())
     shown = (redact_request(request, redactor) for request in requests if request.is_for(to))
     return sorted(shown, key=lambda request: request.asked_at)
@@ -302,10 +302,8 @@ def _find(open_requests: list[Request], typed: str) -> Request | None:
 
 def _find_unattended_root(runtime: Runtime, request: Request | None) -> str | None:
     """Return the end of the id of the waiting root entity, if no process runs it."""
-    if request is None or request.entity is None:
-        return None
-    root = runtime.loom.ancestry(request.entity)[-1]
-    return None if runtime.get_entity(root).held else short(root)
+    root = None if request is None else request.root
+    return None if root is None or runtime.get_entity(root).held else short(root)
 
 
 def _open_sources(folder: Path | None) -> list[RequestSource]:

@@ -112,7 +112,8 @@ class ServiceSource:
         from cantrip_actors import Request
 
         items = self._ask("GET", f"requests?entity={entity_id}")["items"]
-        return Request(**{each.name: items[0][each.name] for each in fields(Request)}) if items else None
+        names = {field.name for field in fields(Request)}
+        return Request(**{name: value for name, value in items[0].items() if name in names}) if items else None
 
     def decide(self, request: Request, decision: str, note: str) -> str:
         """Decide this request, and return the result as text."""

@@ -328,6 +328,7 @@ class RequestJson(BaseModel):
     expires_at: str | None
     is_utterance: bool = Field(description="Whether it is a text of an entity that talks, which waits for a reply.")
     to: str | None = Field(description="The name of the person whom such a text addresses.")
+    root: str | None = Field(description="The entity at the root of the tree of the entity.")
 
 
 class QuarantineJson(BaseModel):

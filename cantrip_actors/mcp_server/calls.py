@@ -132,7 +132,7 @@ class ToolCallRun:
         async with self._caller.runtime.requests(follow=True, attend=self._asks) as requests:
             task_status.started()
             async for request in requests:
-                if request.id in self._put or not await self._caller.read(partial(self._work.concerns, request)):
+                if request.id in self._put or not self._work.concerns(request):
                     continue
                 if self._asks and not self._is_modern:
                     self._tasks.start_soon(self._ask, request)

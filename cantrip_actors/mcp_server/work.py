@@ -42,7 +42,6 @@ class ToolWork:
     def __init__(self, caller: McpCaller, work: Work) -> None:
         self.work = work
         self._caller = caller
-        self._runtime = caller.runtime
 
     @classmethod
     def find(cls, caller: McpCaller, work_id: str) -> ToolWork:
@@ -174,9 +173,7 @@ class ToolWork:
 
     def concerns(self, request: Request) -> bool:
         """Return whether a request to a person is of this entity, or of one below it."""
-        if request.kind == "deferred":
-            return False  # a program delivers the result
-        return request.entity is not None and self.work.entity_id in self._runtime.loom.ancestry(request.entity)
+        return request.root == self.work.entity_id and request.kind != "deferred"  # a program delivers that result
 
     async def cancel(self, reason: str) -> None:
         """Cancel unfinished work: a later intent is withdrawn or ends with its episode, a first one with its entity."""
@@ -188,7 +185,7 @@ class ToolWork:
     @property
     def times(self) -> tuple[str, str]:
         """When the entity began, and when its last record was made: ISO 8601 in UTC."""
-        loom, entity_id = self._runtime.loom, self.work.entity_id
+        loom, entity_id = self._caller.runtime.loom, self.work.entity_id
         return loom.header(entity_id).at, loom.last_time(entity_id)
 
 

@@ -21,6 +21,7 @@ from cantrip_actors.wards import max_turns
 from tests.acp.editors import ALL, Refused, call, edited, helper, pay
 from tests.mcp.test_servers import served
 from tests.pictures import data_url, png
+from tests.runtime.test_outages import failing
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -1013,3 +1014,19 @@ async def test_a_prompt_is_refused_once_the_allowance_of_the_runtime_is_spent() 
         with pytest.raises(Refused, match=r"may have a cost of \$0 a day, which is spent"):
             await editor.prompt(session, "go")
         assert runtime.loom.entities() == []
+
+
+@pytest.mark.rule("ACP-16", "N-71")
+async def test_a_request_reaches_the_editor_after_the_loom_was_away_for_a_second(tmp_path: Path) -> None:
+    recipe = helper()
+    async with (
+        Runtime.open(f"sqlite:{tmp_path / 'loom.db'}", cantrips=[recipe]) as runtime,
+        edited(recipe, runtime=runtime, answers=chooses("allow")) as editor,
+    ):
+        session = await new(editor)
+        await editor.prompt(session, "hello")
+        with failing(runtime._tree.store, "entities_at"):
+            await anyio.sleep(1)
+        assert await editor.prompt(session, 'pay {"amount": 3}') == "end_turn"
+        assert editor.asked == ["session/request_permission"]
+        assert "it said: paid 3" in editor.text()

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Companion, LoomError, Quarantined, Runtime, gate, scripted
+from cantrip_actors import Cantrip, Circle, Companion, LoomError, Quarantined, Runtime, ask_first, gate, scripted
 from cantrip_actors.loom import Unsure
 from cantrip_actors.runtime.loom.outages import FIRST, LONGEST, PATIENCE, Outages
 from cantrip_actors.wards import max_turns
@@ -254,6 +254,26 @@ async def test_an_entity_that_stops_again_and_again_is_tried_less_and_less_often
         store.append = append
         await anyio.sleep(LONGEST + 5)
         assert results(runtime) == ["over"]
+
+
+async def test_a_feed_of_requests_continues_after_an_outage(url: str) -> None:
+    async def ask(context: Any) -> Any:
+        return done("paid") if context[-1].role == "tool" else say("pay", amount=3)
+
+    @gate
+    async def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    async with opened(url, cantrip(ask, ask_first(pay), name="desk")) as (runtime, store):
+        async with runtime.requests(follow=True) as requests:
+            with failing(store, "entities_at"), anyio.move_on_after(2):
+                await anext(requests)
+            await runtime.entity("desk").post("pay")
+            with anyio.fail_after(5):
+                request = await anext(requests)
+        assert request.gate == "pay"
+        assert request.root == request.entity == runtime.entity("desk").id
 
 
 async def test_a_cast_that_an_outage_stops_is_left_to_its_caller_with_the_error(url: str) -> None:

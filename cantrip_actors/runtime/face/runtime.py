@@ -1012,7 +1012,7 @@ class Runtime:
         open ones, then each new one, also of other processes that write the loom
         (`async for request in runtime.requests(follow=True)`). While a feed is open, requests count as attended; with
         `attend=False` they do not, because no person is asked. A list is read from the loom in the calling thread, as
-        by `interrupted`; a feed reads it in another. Raises RuntimeClosed.
+        by `interrupted`; a feed reads it in another, and waits while the loom cannot be read. Raises RuntimeClosed.
         """
         check_kind("follow", follow, bool, "True or False")
         requests = self._tree.requests

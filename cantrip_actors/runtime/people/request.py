@@ -38,6 +38,7 @@ class Request:
     arguments of the call; `text` says why a person decides about it, or is the question; `schema` is the JSON Schema of
     the answer. Times are ISO 8601 in UTC. A question that `is_utterance` is the text of an entity in a circle with
     medium="person", and the answer is the person's reply; `to` is the name of the person whom it addresses, if any.
+    `root` is the id of the entity at the root of the tree of `entity`.
     `kind` is "approval", "question" or "deferred"; a source of requests (`Runtime.add_request_source`) has kinds of its
     own, for example "dispatch".
     """
@@ -55,6 +56,7 @@ class Request:
     expires_at: str | None
     is_utterance: bool = False
     to: str | None = None
+    root: str | None = None
 
     def is_for(self, person: str | None) -> bool:
         """Return whether the request is for a person: it addresses this person, or no person by name; True for None."""
@@ -74,8 +76,8 @@ class Request:
         return list(_render_call(self, asker, columns, rows))
 
 
-def make_request(requested: Requested) -> Request:
-    """Return the request of a record."""
+def make_request(requested: Requested, root: str | None = None) -> Request:
+    """Return the request of a record; `root` is the root of the tree of its entity."""
     return Request(
         requested.id,
         requested.kind,
@@ -90,6 +92,7 @@ def make_request(requested: Requested) -> Request:
         requested.expires_at,
         requested.is_utterance,
         requested.to,
+        root,
     )
 
 

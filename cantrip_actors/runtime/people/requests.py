@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self, get_args, runtime_checkable
@@ -24,6 +25,7 @@ from cantrip_actors.records.records import Requested
 from cantrip_actors.runtime.events.events import Bus
 from cantrip_actors.runtime.events.follower import Follower
 from cantrip_actors.runtime.loom.core import Core
+from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.people.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.people.request import Request, make_request, redact_request
@@ -69,8 +71,8 @@ class RequestSource(Protocol):
 class RequestFeed(Follower[Request]):
     """The open requests, then each new one: `async for request in runtime.requests(follow=True)`.
 
-    While a feed is open, requests count as attended, unless it was opened with `attend=False`. Close it, or leave its
-    `async with`, to stop following.
+    While a feed is open, requests count as attended, unless it was opened with `attend=False`. While the loom cannot be
+    read, it waits, and the log says so. Close it, or leave its `async with`, to stop following.
     """
 
     def __init__(self, requests: Requests, bus: Bus, tenant: str | None = None, to: str | None = None) -> None:
@@ -79,6 +81,7 @@ class RequestFeed(Follower[Request]):
         self._tenant = tenant
         self._to = to
         self._known: set[tuple[str, str]] = set()
+        self._log = OutageLog("requests could not be read", "requests are read again")
 
     def close(self) -> None:
         """Stop following."""
@@ -86,12 +89,16 @@ class RequestFeed(Follower[Request]):
         super().close()
 
     def _choose_interval(self) -> float | None:
-        return POLL_INTERVAL if self._requests.has_other_writers else None
+        return POLL_INTERVAL if self._requests.has_other_writers or self._log.has_failed else None
 
     async def _read(self) -> Iterable[Request]:
-        found, known = await self._requests.find_open(self._tenant), self._known
-        self._known = {(request.id, request.asked_at) for request in found}
-        return [one for one in found if (one.id, one.asked_at) not in known and one.is_for(self._to)]
+        requests: list[Request] = []
+        with self._log.watch():
+            requests = await self._requests.find_open(self._tenant, self._known)
+        if self._log.has_failed:
+            return ()
+        known, self._known = self._known, {(request.id, request.asked_at) for request in requests}
+        return [one for one in requests if (one.id, one.asked_at) not in known and one.is_for(self._to)]
 
     async def __aenter__(self) -> Self:
         return self
@@ -156,14 +163,18 @@ class Requests:
 
         Requests of entities come first, in the order in which the entities began.
         """
-        yield from self.list_entity_requests(tenant)
+        yield from map(self._add_root, self.list_entity_requests(tenant))
         yield from self._list_server_requests(tenant)
         yield from self._list_source_requests(tenant)
 
-    async def find_open(self, tenant: str | None) -> list[Request]:
-        """Return the open requests; the sources are read in a thread."""
-        of_entities = await self._core.in_store(lambda: [*self.list_entity_requests(tenant)])
-        found = [*of_entities, *self._list_server_requests(tenant)]
+    async def find_open(self, tenant: str | None, known: Collection[tuple[str, str]]) -> list[Request]:
+        """Return the open requests; the sources are read in a thread. Those in `known` have no root."""
+
+        def look() -> list[Request]:
+            requests = self.list_entity_requests(tenant)
+            return [one if (one.id, one.asked_at) in known else self._add_root(one) for one in requests]
+
+        found = [*await self._core.in_store(look), *self._list_server_requests(tenant)]
         return [*found, *await run_apart(partial(self._list_source_requests, tenant))] if self._sources else found
 
     def _list_source_requests(self, tenant: str | None) -> list[Request]:
@@ -177,6 +188,11 @@ class Requests:
         for elicitation in self.elicitations:
             if self._core.belongs_to_tenant(elicitation.call.entity_id, tenant):
                 yield self._make_elicitation_request(elicitation)
+
+    def _add_root(self, request: Request) -> Request:
+        """Return the request of an entity with the root of the entity's tree. Reads the loom."""
+        assert request.entity is not None, "an entity made it"
+        return replace(request, root=self._core.find_root(request.entity))
 
     def _make_elicitation_request(self, one: Elicitation) -> Request:
         call = one.call
@@ -192,6 +208,7 @@ class Requests:
             one.schema,
             one.moment.at,
             None,
+            root=self._core.find_root(call.entity_id),
         )
         return redact_request(request, self._core.guard.redactor)
 
@@ -209,8 +226,9 @@ class Requests:
     def open_of(self, entity_id: str) -> list[Request]:
         """Return the open requests of one entity, the oldest first."""
         elicited = [elicitation for elicitation in self.elicitations if elicitation.call.entity_id == entity_id]
-        requests = [self._find_entity_request(entity_id), *map(self._make_elicitation_request, elicited)]
-        return sorted((one for one in requests if one is not None), key=lambda request: request.asked_at)
+        own = self._find_entity_request(entity_id)
+        requests = [*([] if own is None else [self._add_root(own)]), *map(self._make_elicitation_request, elicited)]
+        return sorted(requests, key=lambda request: request.asked_at)
 
     async def read_page(self, loom: Loom, cursor: str | None, limit: int) -> Page[Request]:
         """Return the open requests of the next waiting entities of a loom, and first those that no entity records."""
@@ -218,7 +236,7 @@ class Requests:
         def look() -> Page[Request]:
             waiting = loom.page(Selection(state="waiting"), cursor=cursor, limit=limit, oldest_first=True)
             requests = [self._find_entity_request(listed.id) for listed in waiting]
-            return Page([request for request in requests if request is not None], waiting.next)
+            return Page([self._add_root(request) for request in requests if request is not None], waiting.next)
 
         page = await self._core.in_store(look)
         others = [] if cursor is not None else list(self._list_server_requests(loom.tenant))
@@ -227,7 +245,7 @@ class Requests:
         return Page(sorted([*page, *others], key=lambda request: request.asked_at), page.next)
 
     def list_entity_requests(self, tenant: str | None) -> Iterator[Request]:
-        """Yield the open requests of entities, in the order in which the entities began."""
+        """Yield the open requests of entities, in the order in which the entities began, without their roots."""
         for entity_id in self._core.store.entities_at(Life.WAITING, Life.WAITING):
             if self._core.belongs_to_tenant(entity_id, tenant):
                 request = self._find_entity_request(entity_id)
