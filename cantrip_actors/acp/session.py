@@ -23,6 +23,7 @@ from cantrip_actors import (
     CantripError,
     Entity,
     EntityEnded,
+    EntityStartedEvent,
     Episode,
     Held,
     InvalidDecision,
@@ -56,6 +57,7 @@ from cantrip_actors.acp.updates import (
     program_of,
     question_text,
     read_choice,
+    show_intent,
     stop_reason,
     title_of,
     tool_update,
@@ -69,6 +71,7 @@ from cantrip_actors.own_files.login import get_login
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.face.run import RunEvents
+from cantrip_actors.runtime.face.work import list_open_work
 from cantrip_actors.runtime.people.utterances import find_newest_work, reply, rest
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.terms.messages import as_text
@@ -91,12 +94,12 @@ _log = get_logger("cantrip_actors.acp")
 class SessionHistory:
     """The ids of a session's turns, the records of the entities that made them, oldest first, and the open requests.
 
-    `work` is the intent on which the entity works; None if it is idle.
+    `open_work` is the intent on which the entity works, and then those that wait in its inbox.
     """
 
     turns: frozenset[str]
     logs: Sequence[Sequence[Record]]
-    work: Work | None = None
+    open_work: Sequence[Work] = ()
     requests: Sequence[Request] = ()
 
 
@@ -106,7 +109,7 @@ NO_HISTORY: Final = SessionHistory(frozenset(), ())
 class EditorSession:
     """An open session, with `forks` forks so far. `notify` sends one of its updates.
 
-    `has_begun`, `thread` and `concerns` read the loom: use them in `Runtime.read`.
+    `has_begun` and `thread` read the loom: use them in `Runtime.read`.
     """
 
     def __init__(
@@ -265,23 +268,36 @@ class EditorSession:
         return episode
 
     async def follow(self, history: SessionHistory) -> None:
-        """Show what the entity does in an episode that began before the editor opened the session, until it ends."""
-        if history.work is None:
-            return
-        cancels, after = self._cancels, EventId(len(history.logs[-1]), END_OF_RECORD)
+        """Show what the entity does on the intents that it had before the editor opened the session, until they end."""
+        cancels = self._cancels
         async with self._turn:
-            try:
-                events = history.work.events(str(after), deltas=True)
-                await self._show(events, partial(self._await_episode, cancels), history)
-            except* CantripError as errors:
-                await self.answer(_to_request_error(errors).message)
+            for number in range(len(history.open_work)):
+                if isinstance(await self._follow(history, number, cancels), Request):
+                    return  # the next prompt is the reply
 
-    async def _await_episode(self, cancels: int) -> Episode | Request | None:
+    async def _follow(self, history: SessionHistory, number: int, cancels: int) -> Episode | Request | None:
+        """Show one open work of a history, as `_show`; an error is a message in the session."""
+        works, after = history.open_work[number:], EventId(len(history.logs[-1]), END_OF_RECORD)
+        rested = None
+        try:
+            events = works[0].events(str(after), deltas=True)
+            rested = await self._show(events, partial(self._await_work, works, cancels), history)
+        except* CantripError as errors:
+            await self.answer(_to_request_error(errors).message)
+        return rested
+
+    async def _await_work(self, works: Sequence[Work], cancels: int) -> Episode | Request | None:
+        """Wait for the first of some works of the entity; cancelling it cancels them all."""
+
+        async def cancel(why: str, *, now: bool, by: str) -> None:
+            for open_work in reversed(works):  # what waits is taken back before the entity takes it
+                await open_work.cancel(why, now=now, by=by)
+
+        work = works[0]
         cantrip = self._restored or self.cantrip()  # an episode ends as it began, unless the recipe has changed
         with suppress(Held):
-            await self.runtime.resume(self.entity_id, cantrip=cantrip, by=self.by)
-        entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=cantrip))
-        return await self._rest(entity.id, entity.episode, entity.interrupt, cancels)
+            await self.runtime.resume(work.entity_id, cantrip=cantrip, by=self.by)
+        return await self._rest(work.entity_id, work.result, cancel, cancels)
 
     async def _rest(
         self,
@@ -439,10 +455,11 @@ class EditorSession:
         if not self.has_begun:
             return SessionHistory(frozenset(), ())
         loom, entity = self.runtime.loom, self.runtime.get_entity(self.entity_id)
+        open_work = list_open_work(entity)  # read first: its beginning may be in the logs
         return SessionHistory(
             frozenset(turn.id for turn in self.thread()),
             [loom.records(entity_id) for entity_id in loom.originals(entity.id)],
-            work=find_newest_work(self.runtime, entity) if loom.state(entity.id) != "idle" else None,
+            open_work,
             requests=list(filter(self.concerns, self.runtime.requests())),
         )
 
@@ -476,8 +493,7 @@ class EditorSession:
 
     def concerns(self, request: Request) -> bool:
         """Return whether a request is of this session's entity, or of one below it."""
-        entity_id = request.entity
-        return entity_id is not None and self.has_begun and self.entity_id in self.runtime.loom.ancestry(entity_id)
+        return request.root == self.entity_id
 
     async def ask_user(self, request: Request) -> None:
         """Send a request to the editor's user and record the decision; without an answer the request stays open."""
@@ -608,6 +624,8 @@ class _Pump:
 
     def __init__(self, session: EditorSession, events: RunEvents, history: SessionHistory) -> None:
         self._session = session
+        self._follows = bool(history.logs)
+        """Whether the intent is not a prompt of this editor, so that the editor does not show it by itself."""
         self._shown = history.turns
         """The ids of turns that the editor has already."""
         self._events = events
@@ -636,6 +654,8 @@ class _Pump:
     async def _publish(self) -> None:
         with suppress(LoomError):  # the wait for the episode raises it
             async for event in self._events:
+                if self._follows and isinstance(event, EntityStartedEvent):
+                    await self._session.tell(show_intent(event))
                 self._upserts.publish((event,))
                 if isinstance(event, RequestedEvent):
                     self._requests.add(event.request_id)

@@ -97,6 +97,11 @@ def make_chunk(kind: str, text: str, message_id: str) -> Update:
     return {"sessionUpdate": kind, "content": {"type": "text", "text": text}, "messageId": message_id}
 
 
+def show_intent(event: EntityStartedEvent) -> Update:
+    """Return the message of the user for an intent."""
+    return make_chunk("user_message_chunk", event.intent, event.id)
+
+
 def chunk_of(piece: Piece, prefix: str) -> Update | None:
     """Return the chunk for a piece of the entity's text; None for a piece that adds no text."""
     if piece.step != "grow":
@@ -195,7 +200,7 @@ class UpdateReplay:
         """Yield the updates of an event; `turn` is the one that it completes."""
         match event:
             case EntityStartedEvent():
-                yield make_chunk("user_message_chunk", event.intent, event.id)
+                yield show_intent(event)
             case SteeredEvent():
                 yield make_chunk("user_message_chunk", event.text, event.id)
             case ThinkingEvent():

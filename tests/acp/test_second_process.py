@@ -132,3 +132,57 @@ async def test_a_worker_with_the_same_recipe_reads_no_files_for_a_session(tmp_pa
             await load(editor, session, str(project))
             await editor.prompt(session, "go on")
         assert (await posted.result()).result == "it said: in project"
+
+
+@pytest.mark.rule("ACP-10")
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+async def test_an_editor_that_opens_a_session_shows_a_prompt_that_waits_and_its_answer(
+    method: str, tmp_path: Path
+) -> None:
+    async with two_editors(tmp_path) as (first, second, session):
+        nap = await first.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 10}'})
+        await anyio.sleep(2)
+        await second.begin("session/prompt", {"sessionId": session, "prompt": "and then"})
+        await second.until(lambda: "this one waits for its end." in second.text("agent_thought_chunk"))
+        async with edited(helper(), f"sqlite:{tmp_path / 'loom.db'}") as third:
+            await third.ask(method, sessionId=session, cwd="/", mcpServers=[])
+            await third.until(lambda: "and then is number 3" in third.text())
+            assert third.text("user_message_chunk").endswith("and then")
+            assert third.text().count("it said: slept") == 1
+            assert await third.prompt(session, "last") == "end_turn"
+            assert third.text().endswith("last is number 4")
+        await first.end(nap)
+
+
+@pytest.mark.rule("ACP-10")
+async def test_a_prompt_that_waits_when_the_agent_ends_is_worked_on_once_the_session_is_loaded(tmp_path: Path) -> None:
+    url, silent = f"sqlite:{tmp_path / 'loom.db'}", {"session/request_permission": lambda _: None}
+    async with two_editors(tmp_path) as (first, second, session):
+        await first.begin("session/prompt", {"sessionId": session, "prompt": 'pay {"amount": 3}'})
+        await first.until(lambda: first.asked)
+        await second.begin("session/prompt", {"sessionId": session, "prompt": "and then"})
+        await second.until(lambda: "this one waits for its end." in second.text("agent_thought_chunk"))
+    async with edited(helper(), url, answers=silent) as third:
+        await load(third, session)
+        await third.until(lambda: third.asked)
+    async with edited(helper(), url, answers=chooses("allow")) as fourth:
+        await load(fourth, session)
+        await fourth.until(lambda: "and then is number 3" in fourth.text())
+        assert fourth.text().count("it said: paid 3") == 1
+        assert fourth.text("user_message_chunk").count("and then") == 1
+
+
+@pytest.mark.rule("ACP-11")
+async def test_cancelling_a_loaded_session_takes_back_the_prompt_that_waits(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with two_editors(tmp_path) as (first, second, session):
+        await first.begin("session/prompt", {"sessionId": session, "prompt": 'pay {"amount": 3}'})
+        await first.until(lambda: first.asked)
+        await second.begin("session/prompt", {"sessionId": session, "prompt": "unwanted"})
+        await second.until(lambda: "this one waits for its end." in second.text("agent_thought_chunk"))
+    async with edited(helper(), url, answers={"session/request_permission": lambda _: None}) as third:
+        await load(third, session)
+        await third.until(lambda: third.asked)
+        await third.tell("session/cancel", sessionId=session)
+        assert await third.prompt(session, "go on") == "end_turn"
+        assert third.text().endswith("go on is number 3")

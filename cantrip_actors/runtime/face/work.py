@@ -404,3 +404,14 @@ class Work(Generic[Answer_co]):
 
 Receipt = Work
 """A `Work` as the receipt of an intent that was posted."""
+
+
+def list_open_work(entity: Entity[Any]) -> list[Work[Any]]:
+    """Return the work of a long-lived entity that has not ended: its episode under way, and then the intents that wait
+    in its inbox, in order. Reads the loom.
+    """
+    tree = entity._tree  # noqa: SLF001  # of the same face
+    waiting = [mail.key for _, mail in tree.store.pending(entity.id, sys.maxsize) if mail.lane != CONTROL]
+    taken = [intent.key or "" for intent in tree.loom.intents(entity.id)[-1:]]  # read last: none is taken unseen
+    works = [Work(tree, entity.id, key, entity_name=entity.name) for key in dict.fromkeys([*taken, *waiting])]
+    return [work for work in works if work.state in ("waiting", "working")]
