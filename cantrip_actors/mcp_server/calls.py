@@ -72,6 +72,8 @@ class ToolCallRun:
         self._asks = can_ask(caller, context.session.client_capabilities)
         self._has_tasks = has_tasks(context)
         self._found: ToolAnswer | None = None
+        self._reported = anyio.Event()
+        """Set once each turn of the work was reported."""
         self._tasks: TaskGroup
 
     async def answer(self, responses: Mapping[str, Any] | None) -> ToolAnswer:
@@ -106,6 +108,8 @@ class ToolCallRun:
                 await tasks.start(self._follow)
                 with anyio.move_on_after(SOON if self._has_tasks else None):
                     self._found = await self._work.wait()
+                    if await self._caller.read(self._work.outcome) is not None:  # then the events end, too
+                        await self._reported.wait()
                 tasks.cancel_scope.cancel()
         except* CantripError as errors:
             failure = errors
@@ -114,7 +118,7 @@ class ToolCallRun:
         if failure is not None:  # raised in `except*`, it would be in a group with Python 3.11.3 and older
             raise failure
         if self._found is None:
-            return await self._caller.read(lambda: create_task_result(self._work))
+            return await self._caller.read(lambda: create_task_result(self._work, asks=self._asks))
         return self._found
 
     async def _report(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -126,6 +130,7 @@ class ToolCallRun:
                 if isinstance(event, StepCompleteEvent):
                     count += 1
                     await self._context.session.report_progress(count, message=f"turn {event.sequence}")
+        self._reported.set()
 
     async def _follow(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Send the requests of the entity, and of those below it, to the client's user, or to the client itself."""

@@ -43,22 +43,26 @@ def has_tasks(context: RequestContext) -> bool:
     return is_modern and context.session.check_client_capability(types.ClientCapabilities(extensions={EXTENSION: {}}))
 
 
-def create_task_result(work: ToolWork) -> dict[str, Any]:
-    """Return the answer to a call that becomes a task. Reads the loom."""
-    return {"resultType": "task", **_build_task(work, _find_status(work))}
+def create_task_result(work: ToolWork, *, asks: bool) -> dict[str, Any]:
+    """Return the answer to a call that becomes a task; `asks` is True for a client that has forms. Reads the loom."""
+    return {"resultType": "task", **_build_task(work, asks=asks)}
 
 
-def _find_status(work: ToolWork) -> TaskStatus:
+def _find_status(work: ToolWork, *, asks: bool) -> TaskStatus:
     outcome = work.outcome()
     if outcome is None and work.work.state == "withdrawn":
         return "cancelled"
     if outcome is None:
-        return "input_required" if work.work.requests() else "working"
+        return "input_required" if asks and work.work.requests() else "working"
     return "cancelled" if outcome.reason in CANCELLED else "completed"
 
 
-def _build_task(work: ToolWork, status: TaskStatus) -> dict[str, Any]:
-    began, changed = work.times
+def _build_task(work: ToolWork, *, asks: bool) -> dict[str, Any]:
+    """Return the state of a task. One that waits for a person whom the client cannot ask is "working": the extension
+    has "input_required" for requests to the client.
+    """
+    (began, changed), status = work.times, _find_status(work, asks=asks)
+    waits = status == "working" and work.work.requests()
     return {
         "taskId": work.work.id,
         "status": status,
@@ -66,20 +70,18 @@ def _build_task(work: ToolWork, status: TaskStatus) -> dict[str, Any]:
         "lastUpdatedAt": changed,
         "ttlMs": None,  # the task lasts as long as the loom has it
         "pollIntervalMs": POLL,
+        **({"statusMessage": work.describe_wait()} if waits else {}),
     }
 
 
 def _read_task(caller: McpCaller, task_id: str, *, asks: bool) -> dict[str, Any]:
     """Return the answer to `tasks/get`. Reads the loom."""
     work = ToolWork.find(caller, task_id)
-    status = _find_status(work)
-    task: dict[str, Any] = {"resultType": "complete", **_build_task(work, status)}
-    if status == "input_required" and not asks:  # another door has to decide
-        return {**task, "status": "working", "statusMessage": work.describe_wait()}
-    if status == "input_required":
+    task: dict[str, Any] = {"resultType": "complete", **_build_task(work, asks=asks)}
+    if task["status"] == "input_required":
         forms = forms_of(caller, work.work.requests())
         task["inputRequests"] = {key: form.model_dump(by_alias=True, mode="json") for key, form in forms.items()}
-    elif status == "completed" and (result := work.result()) is not None:
+    elif task["status"] == "completed" and (result := work.result()) is not None:
         task["result"] = result.model_dump(by_alias=True, mode="json", exclude_none=True)
     return task
 

@@ -134,6 +134,7 @@ async def test_a_task_of_a_client_without_forms_says_where_a_person_decides() ->
         task = await begin(client, "pay 3")
         assert (task["resultType"], anyio.current_time() - began < 5) == ("task", True)
         (request,) = runtime.requests()
+        assert (task["status"], request.id in task["statusMessage"]) == ("working", True)
         seen = await ask(client, "tasks/get", taskId=task["taskId"])
         assert (seen["status"], request.id in seen["statusMessage"]) == ("working", True)
         await runtime.decide(request.id, "allow", by="anna")

@@ -1,6 +1,7 @@
 """A cantrip as a tool: what is offered, what a call returns, how it reports and how it is cancelled."""
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -118,7 +119,28 @@ async def test_a_progress_notification_is_sent_for_each_turn(era: str) -> None:
     async with connected(era) as (client, _):
         await client.call_tool("helper", {"intent": "nap 1"}, progress_callback=hear)
         await anyio.sleep(1)
-        assert told[0] == (1, "turn 1")
+        assert told == [(1, "turn 1"), (2, "turn 2")]
+
+
+@pytest.mark.rule("MCP-13")
+async def test_the_progress_of_each_turn_is_reported_when_another_process_runs_the_entity(
+    era: str, tmp_path: Path
+) -> None:
+    url, offered = f"sqlite:{tmp_path / 'loom.db'}", helper()
+    turns: list[str | None] = []
+
+    async def hear(_progress: float, _total: float | None, message: str | None) -> None:
+        turns.append(message)
+
+    async with Runtime.open(url, cantrips=[offered]) as worker:
+        entity = await worker.invoke(offered, "begin")
+        await entity.episode()
+        async with Runtime.open(url, cantrips=[offered]) as runtime, connected(era, [offered], runtime=runtime) as pair:
+            arguments = {"intent": "nap 1", "entity_id": entity.id}
+            result = await pair[0].call_tool("helper_send", arguments, progress_callback=hear)
+            assert result.structured_content["result"] == "it said: slept"  # type: ignore[index]
+            await anyio.sleep(1)
+    assert turns == ["turn 2", "turn 3"]
 
 
 @pytest.mark.rule("METRIC-02")
