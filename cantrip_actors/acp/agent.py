@@ -186,7 +186,7 @@ class Agent:
         )
         before = self._sessions.get(session.id)
         if before is not None:
-            before.server_prompts.close()
+            before.hand_over()
         self._sessions[session.id] = session
         return session
 

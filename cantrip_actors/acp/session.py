@@ -151,8 +151,10 @@ class EditorSession:
         self._restored: Cantrip | None = None
         """The cantrip of an episode that began before this session was opened."""
         self.server_prompts = ServerPrompts(runtime, self.cantrip().circle.servers)
-        self._asked: set[str] = set()
-        """The requests that were sent to the editor's user."""
+        self._asked: dict[str, anyio.CancelScope] = {}
+        """The requests that were sent to the editor's user, and what takes them back."""
+        self._pump: _Pump | None = None
+        """Sends the updates of the prompt under way."""
         self._diffs: dict[str, dict[str, Any]] = {}
         """The differences in the questions about calls of this prompt, until the calls are shown."""
 
@@ -255,7 +257,7 @@ class EditorSession:
         The events are those of the loom, because another process may run the entity. The episode may rest with an
         utterance that waits for a reply.
         """
-        pump = _Pump(self, events, history)
+        pump = self._pump = _Pump(self, events, history)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pump.run)
             episode = await wait()
@@ -400,6 +402,14 @@ class EditorSession:
         if entity is not None:
             entity.unload()
 
+    def hand_over(self) -> None:
+        """Show and ask nothing more about the prompt under way: the editor has opened the session again."""
+        self.server_prompts.close()
+        if self._pump is not None:
+            self._pump.is_muted = True
+        for scope in self._asked.values():
+            scope.cancel()
+
     async def find_entity(self) -> Entity | None:
         """Return the current entity of this session; None if it has no intent yet."""
         return await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id) if self.has_begun else None)
@@ -501,16 +511,16 @@ class EditorSession:
             return
         if request.is_utterance:  # the next prompt is the reply
             return
-        self._asked.add(request.id)
         try:
-            why = await self._ask_and_decide(request)
-            if why is not None:
-                _log.warning("a request stays open", entity=request.entity, why=why)
-                await self._tell_who_decides(request, why)
+            with anyio.CancelScope() as self._asked[request.id]:
+                why = await self._ask_and_decide(request)
+                if why is not None:
+                    _log.warning("a request stays open", entity=request.entity, why=why)
+                    await self._tell_who_decides(request, why)
         except PeerGone:
             _log.info("a request stays open: the editor has gone", entity=request.entity)
         finally:
-            self._asked.discard(request.id)
+            del self._asked[request.id]
 
     async def _ask_and_decide(self, request: Request) -> str | None:
         """Ask the editor's user, and record the decision; return why the request stays open, if it does."""
@@ -639,6 +649,8 @@ class _Pump:
         self._prefix = uuid.uuid4().hex[:8]
         self._calls: dict[str, ToolCallUpsert] = {}
         """The unfinished calls that the editor knows, by item."""
+        self.is_muted = False
+        """Whether another session shows the work now."""
 
     async def run(self) -> None:
         """Send updates until the events end."""
@@ -651,11 +663,15 @@ class _Pump:
             except FellBehind:  # the editor reads slowly: the answer follows in any case
                 _log.warning("an editor reads too slowly: some updates were left out")
 
+    async def _tell(self, update: Update) -> None:
+        if not self.is_muted:
+            await self._session.tell(update)
+
     async def _publish(self) -> None:
         with suppress(LoomError):  # the wait for the episode raises it
             async for event in self._events:
                 if self._follows and isinstance(event, EntityStartedEvent):
-                    await self._session.tell(show_intent(event))
+                    await self._tell(show_intent(event))
                 self._upserts.publish((event,))
                 if isinstance(event, RequestedEvent):
                     self._requests.add(event.request_id)
@@ -677,13 +693,13 @@ class _Pump:
         for piece in self._segments.add(output):
             chunk = chunk_of(piece, self._prefix)
             if chunk is not None:
-                await self._session.tell(chunk)
+                await self._tell(chunk)
         talks = self._session.recipe.circle.medium == "person"
         if isinstance(output, ToolCallUpsert) and output.tool_name not in ("done", *(("person",) if talks else ())):
             update = tool_update(output, self._session.editor.locate, is_new=output.item_id not in self._calls)
             if is_file_write(output.tool_name, output.tool_arguments) and "content" in update:
                 update["content"] = [await self._session.get_diff(update["toolCallId"], output.tool_arguments)]
-            await self._session.tell(update)
+            await self._tell(update)
             self._calls[output.item_id] = output
             if output.terminal:
                 self._calls.pop(output.item_id, None)
@@ -691,13 +707,13 @@ class _Pump:
             runtime = self._session.runtime
             turn = await runtime.read(partial(runtime.loom.turn, output.turn_id))
             for update in program_of(turn, self._session.recipe.circle.medium_name):
-                await self._session.tell(update)
+                await self._tell(update)
 
     async def finish(self, episode: Episode | Request) -> None:
         """Send the rest: the ends of unfinished calls, and the answer, or the utterance with which it rests."""
         for upsert in self._calls.values():
             update = tool_update(upsert, self._session.editor.locate, is_new=False)
-            await self._session.tell({**update, "status": "failed"})
+            await self._tell({**update, "status": "failed"})
         if isinstance(episode, Request):
             answer: str | None = episode.text
         else:
@@ -705,7 +721,7 @@ class _Pump:
         for piece in self._segments.finish(answer):
             chunk = chunk_of(piece, self._prefix)
             if chunk is not None:
-                await self._session.tell(chunk)
+                await self._tell(chunk)
 
 
 def _choose(lent: Cantrip, choices: Choices, folds: bool) -> Cantrip:

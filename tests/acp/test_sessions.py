@@ -369,6 +369,23 @@ async def test_work_after_a_permission_is_shown_to_the_editor_that_opened_the_se
             assert editor.text().count("it said: paid 3") == 1
 
 
+@pytest.mark.rule("ACP-10", "ACP-16")
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+async def test_an_editor_that_opens_a_session_twice_sees_its_work_once(method: str) -> None:
+    answers: list[Any] = [None, {"outcome": {"outcome": "selected", "optionId": "allow"}}]
+    async with edited(helper(), answers={"session/request_permission": lambda _: answers.pop(0)}) as editor:
+        session = await new(editor)
+        prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": 'pay {"amount": 3}'})
+        await editor.until(lambda: editor.asked)
+        await editor.ask(method, sessionId=session, cwd="/", mcpServers=[])
+        assert await editor.end(prompt) == {"stopReason": "end_turn"}
+        await anyio.sleep(1)
+        assert editor.text() == "it said: paid 3"
+        sent = [message["method"] for message in editor.messages if "method" in message]
+        assert sent.count("session/request_permission") == 2
+        assert sent.count("$/cancel_request") == 1
+
+
 @pytest.mark.rule("W-42", "ACP-11")
 async def test_work_that_began_before_the_session_was_loaded_is_cancelled_as_a_prompt() -> None:
     recipe = helper()

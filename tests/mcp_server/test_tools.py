@@ -136,6 +136,7 @@ async def test_the_progress_of_each_turn_is_reported_when_another_process_runs_t
         entity = await worker.invoke(offered, "begin")
         await entity.episode()
         async with Runtime.open(url, cantrips=[offered]) as runtime, connected(era, [offered], runtime=runtime) as pair:
+            await anyio.sleep(0.3)  # the events are polled after the mail
             arguments = {"intent": "nap 1", "entity_id": entity.id}
             result = await pair[0].call_tool("helper_send", arguments, progress_callback=hear)
             assert result.structured_content["result"] == "it said: slept"  # type: ignore[index]
