@@ -24,14 +24,15 @@ from cantrip_actors import (
     Cantrip,
     CantripError,
     CrystalError,
+    Entity,
     EntityCrashed,
     EntityEnded,
     Forgotten,
     Gate,
     Here,
-    LoomError,
     NameTaken,
     Runtime,
+    UnknownEntity,
 )
 from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, make_ending
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
@@ -47,6 +48,7 @@ from cantrip_actors.dispatch.terms import Violation
 from cantrip_actors.dispatch.worker_cantrip import make_worker_cantrip
 from cantrip_actors.loom import Held
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.terms.arguments import check_kind, check_whole
 
 CantripFor = Cantrip | Callable[[Contract], Cantrip]
@@ -138,10 +140,11 @@ class Dispatcher:
         record = await self.log.read_soon(dispatch_id)
         if not record.terminal:
             raise DispatchError(f"dispatch {dispatch_id} is {record.status}, and is not forgotten: let it end first")
-        entity = self._runtime.entity(dispatch_id)
+        entity, entity_id = await self._runtime.read(
+            lambda: (self._runtime.entity(dispatch_id), self._runtime.loom.named(dispatch_id))
+        )
         if entity is not None:
             await entity.stop()
-        entity_id = self._runtime.loom.named(dispatch_id)
         forgotten = None if entity_id is None else await self._runtime.forget(entity_id, by=by, why=why)
         await anyio.to_thread.run_sync(delete_dispatch, self.log, dispatch_id)
         return forgotten
@@ -189,11 +192,16 @@ class Dispatcher:
 
     async def _finish_entity(self, record: Record, cantrip: CantripFor) -> None:
         """Run an entity to its end whose process died after the status was set and before `done`."""
-        entity = self._runtime.entity(record.id)
-        if entity is not None and not entity.loaded and self._runtime.loom.state(entity.id) in AT_WORK:
+        entity, state = await self._runtime.read(partial(self._find_entity, record))
+        if entity is not None and not entity.loaded and state in AT_WORK:
             with suppress(Held, EntityEnded):  # the process that runs it ends it, or has just ended it
                 entity = await self._runtime.resume(entity.id, cantrip=self._make_worker_cantrip(record, cantrip))
                 await entity.episode()
+
+    def _find_entity(self, record: Record) -> tuple[Entity | None, str]:
+        """Return the entity of a dispatch, and its state; None and "" if it has none. Reads the loom."""
+        entity = self._runtime.entity(record.id)
+        return entity, "" if entity is None else self._runtime.loom.state(entity.id)
 
     def _make_worker_cantrip(self, record: Record, cantrip: CantripFor) -> Cantrip:
         base = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
@@ -248,8 +256,8 @@ class Dispatcher:
         """
         runner, loom = record.runner, self._runtime.loom
         try:
-            state = loom.state(runner)
-        except LoomError as unknown:
+            state, outcome = await self._runtime.read(lambda: (loom.state(runner), loom.outcome(runner)))
+        except UnknownEntity as unknown:
             if not take_over:
                 raise DispatchError(
                     f"{record.id} is run by entity {runner}, which is not in this loom: open the loom that it is in; "
@@ -259,30 +267,29 @@ class Dispatcher:
             return None
         if state in AT_WORK:
             return None
-        outcome = loom.outcome(runner) if state == "idle" else None
-        ending = state if outcome is None else outcome.reason
+        ending = state if state != "idle" or outcome is None else outcome.reason
         return await self._append(record, make_ending(ending, "its process ended before that was written down"))
 
     async def _run_episode(self, record: Record, worker: Cantrip) -> None:
         """Run an episode of its entity: a new one, an interrupted one, or one that waits for an intent."""
-        entity = self._runtime.entity(record.id)
+        entity, state = await self._runtime.read(partial(self._find_entity, record))
         if entity is None:
             entity = await self._runtime.invoke(worker, record.contract.intent, name=record.id)
             await entity.episode()
             return
         if not entity.loaded:
             entity = await self._runtime.resume(entity.id, cantrip=worker)
-        loom = self._runtime.loom
-        if loom.state(entity.id) in AT_WORK:
-            if loom.header_in_force(entity.id).cantrip_id != worker.id:
+        if state in AT_WORK:
+            header = await self._runtime.read(partial(self._runtime.loom.header_in_force, entity.id))
+            if header.cantrip_id != worker.id:
                 raise DispatchError(
                     f"{record.id} is at work with another cantrip: "
                     "wait for the end of its episode, or run it with that one"
                 )
             await entity.episode()
             return
-        handle = self._runtime.entity(record.id, cantrip=worker)  # a loaded entity moves to another cantrip first
-        assert handle is not None, "it was found above, and has not ended"
+        # a loaded entity moves to another cantrip first
+        handle = await self._runtime.read(partial(self._runtime.get_entity, entity.id, cantrip=worker))
         await handle.send(_make_next_intent(record))
 
     async def _fail(self, dispatch_id: str, crash: EntityCrashed) -> Record:
@@ -308,9 +315,11 @@ class Dispatcher:
     async def serve(self, cantrip: CantripFor, *, limit: int = 8) -> None:
         """Run every dispatch that may run, `limit` at once, until cancelled. Interrupted ones are resumed first.
 
-        Two that declare overlapping outputs never run at once. A tampered record is left alone, and logged.
+        Two that declare overlapping outputs never run at once. A tampered record is left alone, and logged. While the
+        loom cannot be read, none is begun, and the log says so.
         """
         check_whole("limit", limit, 1)
+        outages = OutageLog("dispatches could not be selected", "dispatches are selected again")
         running: dict[str, Record] = {}
         tried: dict[str, tuple[int, float]] = {}
 
@@ -322,7 +331,10 @@ class Dispatcher:
 
         async with anyio.create_task_group() as tasks:
             while True:
-                for record in await self._select_due(running, limit):
+                due: list[Record] = []
+                with outages.watch():
+                    due = await self._select_due(running, limit)
+                for record in due:
                     seq, when = tried.get(record.id, (0, 0.0))
                     if seq != record.seq or anyio.current_time() - when > AGAIN:
                         running[record.id] = record
