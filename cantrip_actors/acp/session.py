@@ -27,7 +27,6 @@ from cantrip_actors import (
     Episode,
     Held,
     InvalidDecision,
-    LoomError,
     Request,
     RequestedEvent,
     Runtime,
@@ -70,7 +69,7 @@ from cantrip_actors.observe.segments import Segments
 from cantrip_actors.own_files.login import get_login
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.runtime.face.run import RunEvents
+from cantrip_actors.runtime.face.run import RunEvents, follow_through_outages
 from cantrip_actors.runtime.face.work import list_open_work
 from cantrip_actors.runtime.people.utterances import find_newest_work, reply, rest
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
@@ -668,15 +667,14 @@ class _Pump:
             await self._session.tell(update)
 
     async def _publish(self) -> None:
-        with suppress(LoomError):  # the wait for the episode raises it
-            async for event in self._events:
-                if self._follows and isinstance(event, EntityStartedEvent):
-                    await self._tell(show_intent(event))
-                self._upserts.publish((event,))
-                if isinstance(event, RequestedEvent):
-                    self._requests.add(event.request_id)
-                    self._moved.set()
-                    self._moved = anyio.Event()
+        async for event in follow_through_outages(self._events):
+            if self._follows and isinstance(event, EntityStartedEvent):
+                await self._tell(show_intent(event))
+            self._upserts.publish((event,))
+            if isinstance(event, RequestedEvent):
+                self._requests.add(event.request_id)
+                self._moved.set()
+                self._moved = anyio.Event()
         self._upserts.close()
         self._moved.set()
 

@@ -21,13 +21,14 @@ from mcp.server.context import ServerRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 
-from cantrip_actors import CantripError, LoomError, Request, RuntimeClosed, StepCompleteEvent
+from cantrip_actors import CantripError, Request, RuntimeClosed, StepCompleteEvent
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.forms import can_ask, decide, form_of, forms_of
 from cantrip_actors.mcp_server.tasks import create_task_result, has_tasks
 from cantrip_actors.mcp_server.work import ToolWork
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.face.run import follow_through_outages
 
 SOON: Final = 5.0
 """Seconds after which a call becomes a task, for a client that has tasks."""
@@ -124,9 +125,9 @@ class ToolCallRun:
     async def _report(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """Send a progress notification for each turn."""
         events, count = self._work.work.events(), 0
-        with count_reader(self._caller.runtime.telemetry, "mcp"), suppress(LoomError):  # the result tells of a failure
+        with count_reader(self._caller.runtime.telemetry, "mcp"):
             task_status.started()
-            async for event in events:
+            async for event in follow_through_outages(events):
                 if isinstance(event, StepCompleteEvent):
                     count += 1
                     await self._context.session.report_progress(count, message=f"turn {event.sequence}")

@@ -14,6 +14,7 @@ import pytest
 from cantrip_actors import Call, Node, Runtime
 from tests.acp.editors import Editor, edited, helper
 from tests.acp.test_sessions import chooses, new
+from tests.runtime.test_outages import failing
 
 
 @asynccontextmanager
@@ -186,3 +187,22 @@ async def test_cancelling_a_loaded_session_takes_back_the_prompt_that_waits(tmp_
         await third.tell("session/cancel", sessionId=session)
         assert await third.prompt(session, "go on") == "end_turn"
         assert third.text().endswith("go on is number 3")
+
+
+@pytest.mark.rule("ACP-10", "N-71")
+async def test_an_editor_shows_the_calls_of_its_prompt_after_its_loom_was_away(tmp_path: Path) -> None:
+    url, recipe = f"sqlite:{tmp_path / 'loom.db'}", helper()
+    async with (
+        Runtime.open(url, cantrips=[recipe]) as runtime,
+        edited(recipe, url) as first,
+        edited(recipe, runtime=runtime) as second,
+    ):
+        session = await new(first)
+        await first.prompt(session, "hello")
+        await load(second, session)
+        prompt = await second.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 6}'})
+        await anyio.sleep(2)
+        with failing(runtime._tree.store, "standing", "tip", "records"):
+            await anyio.sleep(2)
+        assert await second.end(prompt) == {"stopReason": "end_turn"}
+        assert list_calls(second) == [("in_progress", None), ("completed", "slept")]

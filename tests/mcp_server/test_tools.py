@@ -1,6 +1,7 @@
 """A cantrip as a tool: what is offered, what a call returns, how it reports and how it is cancelled."""
 
 import contextlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from cantrip_actors.mcp_server.tools import offers_of
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns, require_done_tool
 from tests.mcp_server.clients import ERAS, connected, helper
+from tests.runtime.test_outages import failing
 
 pytestmark = pytest.mark.parametrize("era", ERAS)
 
@@ -141,6 +143,30 @@ async def test_the_progress_of_each_turn_is_reported_when_another_process_runs_t
             result = await pair[0].call_tool("helper_send", arguments, progress_callback=hear)
             assert result.structured_content["result"] == "it said: slept"  # type: ignore[index]
             await anyio.sleep(1)
+    assert turns == ["turn 2", "turn 3"]
+
+
+@pytest.mark.rule("MCP-13", "N-71")
+async def test_the_progress_of_each_turn_is_reported_after_the_loom_was_away(era: str, tmp_path: Path) -> None:
+    url, offered = f"sqlite:{tmp_path / 'loom.db'}", helper()
+    turns: list[str | None] = []
+
+    async def hear(_progress: float, _total: float | None, message: str | None) -> None:
+        turns.append(message)
+
+    async with Runtime.open(url, cantrips=[offered]) as worker:
+        entity = await worker.invoke(offered, "begin")
+        await entity.episode()
+        async with (
+            Runtime.open(url, cantrips=[offered]) as runtime,
+            connected(era, [offered], runtime=runtime) as (client, _),
+            anyio.create_task_group() as tasks,
+        ):
+            arguments = {"intent": "nap 6", "entity_id": entity.id}
+            tasks.start_soon(partial(client.call_tool, "helper_send", arguments, progress_callback=hear))
+            await anyio.sleep(2)
+            with failing(runtime._tree.store, "standing", "tip", "records"):
+                await anyio.sleep(2)
     assert turns == ["turn 2", "turn 3"]
 
 

@@ -16,6 +16,8 @@ import anyio
 
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.face.episode import Episode
+from cantrip_actors.runtime.loom.outage_log import OutageLog
+from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.stream.events import EntityEndedEvent, EntityEvent, EntityStartedEvent, EpisodeEndedEvent
 from cantrip_actors.stream.pieces import TextPieces
 from cantrip_actors.stream.reading import EventId
@@ -137,6 +139,17 @@ class RunEvents(AsyncIterator[EntityEvent]):
                 self.has_ended = True
                 raise StopAsyncIteration
         return event
+
+
+async def follow_through_outages(events: RunEvents) -> AsyncIterator[EntityEvent]:
+    """Yield the events of an episode to its end; while the loom cannot be read, wait, and log it."""
+    log = OutageLog("events could not be read", "events are read again")
+    while not events.is_over:
+        with log.watch():
+            async for event in events:
+                yield event
+        if log.has_failed:
+            await anyio.sleep(POLL_INTERVAL)
 
 
 class RunText(AsyncIterator[str]):
