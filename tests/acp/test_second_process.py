@@ -201,7 +201,7 @@ async def test_an_editor_shows_the_calls_of_its_prompt_after_its_loom_was_away(t
         await first.prompt(session, "hello")
         await load(second, session)
         prompt = await second.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 6}'})
-        await anyio.sleep(2)
+        await anyio.sleep(1.75)  # between two polls
         with failing(runtime._tree.store, "standing", "tip", "records"):
             await anyio.sleep(2)
         assert await second.end(prompt) == {"stopReason": "end_turn"}

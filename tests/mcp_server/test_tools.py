@@ -164,7 +164,7 @@ async def test_the_progress_of_each_turn_is_reported_after_the_loom_was_away(era
         ):
             arguments = {"intent": "nap 6", "entity_id": entity.id}
             tasks.start_soon(partial(client.call_tool, "helper_send", arguments, progress_callback=hear))
-            await anyio.sleep(2)
+            await anyio.sleep(1.75)  # between two polls
             with failing(runtime._tree.store, "standing", "tip", "records"):
                 await anyio.sleep(2)
     assert turns == ["turn 2", "turn 3"]
