@@ -109,14 +109,15 @@ def _repair(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repaired
     files = list_loom_files(path)
     copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
     copy.mkdir(mode=FOLDER)
-    name = f"repaired{path.suffix}"
+    repaired, single = (copy / f"{path.stem}.{what}{path.suffix}" for what in ("repaired", "single"))
     for file in files:
         shutil.copy2(file, copy / file.name)
-    old = _JsonlLines(copy / path.name) if is_jsonl else _SqliteLines(copy / path.name)
+        shutil.copy2(file, single.with_name(single.name + file.name.removeprefix(path.name)))
+    old = _JsonlLines(single) if is_jsonl else _SqliteLines(single)
     try:
         with closing(old):
             seal = open_seal(seal_key, old.mark(), str(path), is_new=False)
-            with (JsonlStore if is_jsonl else SqliteStore)(copy / name, seal_key=seal_key) as target:
+            with (JsonlStore if is_jsonl else SqliteStore)(repaired, seal_key=seal_key) as target:
                 salvage = _Salvage(old, target, seal)
                 salvage.copy()
     except WrongSealKey:
@@ -125,22 +126,33 @@ def _repair(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repaired
     if not salvage.records:
         shutil.rmtree(copy)
         raise LoomError(f"{path}: nothing of it can be read: restore it from a backup")
-    _replace(path, files, copy / name)
+    with _lock(single, is_jsonl=is_jsonl):
+        _replace(path, files, single, repaired)
     left_out = dict(salvage.left_out)
     _log.warning("loom.repaired", path=str(path), copy=str(copy), records=salvage.records, left_out=left_out)
     return Repaired(copy, salvage.records, left_out)
 
 
-def _replace(path: Path, old: Sequence[Path], repaired: Path) -> None:
-    """Put the repaired files in the place of the old ones, the loom last, so that it is never missing."""
-    main, *beside = list_loom_files(repaired)
-    new = {path.with_name(path.name + file.name.removeprefix(repaired.name)): file for file in beside}
-    for target, file in new.items():
-        file.replace(target)
+def _replace(path: Path, old: Sequence[Path], single: Path, repaired: Path) -> None:
+    """Put the repaired file in the place of the old ones; a kill at any step leaves all that the loom has.
+
+    `single` is the old loom as one file, with which the write-ahead log beside it agrees. So that log can be removed
+    before the repaired file, with which it does not agree, is there.
+    """
+    _put(single, path)
     for file in old:
-        if file != path and file not in new and file.suffix != ".key":
+        if file != path and file.suffix != ".key":
             file.unlink(missing_ok=True)  # SQLite removes its own when it closes
-    main.replace(path)
+    _put(repaired, path)
+    for file in list_loom_files(single):
+        file.unlink()
+
+
+def _put(file: Path, path: Path) -> None:
+    """Replace a file, also if the machine loses its power."""
+    with file.open("rb") as opened:
+        os.fsync(opened)
+    file.replace(path)
 
 
 class _JsonlLines:
@@ -198,6 +210,8 @@ class _SqliteLines:
     def __init__(self, path: Path) -> None:
         self._path = path
         _pad(path)
+        with suppress(sqlite3.Error), closing(sqlite3.connect(path)) as file:  # it is one file when this is closed
+            file.execute("pragma wal_checkpoint(truncate)")
         self._file = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
         self._file.text_factory = bytes
 
