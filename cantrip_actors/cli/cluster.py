@@ -102,13 +102,16 @@ def worker(
 ) -> None:
     """Run entities of these cantrips as a node of the loom.
 
-    It runs until SIGTERM or ctrl-C.
+    It runs until SIGTERM, SIGHUP or ctrl-C.
 
     The first signal hands entities over to other nodes and exits with 0; a second one stops at once. Snapshots of
     sandboxes are sealed with the key in the variable CANTRIP_SNAPSHOT_KEY.
     """
+    from cantrip_actors.runtime.nodes.node import list_ending_signals
+
     early: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: early.append(number))  # until it serves; it must not raise
+    for number in set(list_ending_signals()) - {signal.SIGINT}:
+        signal.signal(number, lambda number, _: early.append(number))  # until it serves; it must not raise
     with report_errors(json=False, loom=loom):
         import socket
 
@@ -298,8 +301,10 @@ def up(
 
             return run_over_ray(loom, recipes or [], options, ray, capacity, nodes, max(nodes, max_nodes or nodes))
 
+    from cantrip_actors.runtime.nodes.node import list_ending_signals
+
     stopped: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in list_ending_signals():
         signal.signal(number, lambda number, _: stopped.append(number))
     workers = {name: _start(name, loom, recipes or [], options) for name in (f"w{n + 1}" for n in range(nodes))}
     for name, process in workers.items():

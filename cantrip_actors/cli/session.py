@@ -1,7 +1,7 @@
 """One run from the command line: open the loom, watch, work, and stop in good order at a signal.
 
-The first ctrl-C (or SIGTERM) cancels the run: the entity and its children end with that reason in the loom. The second
-exits at once, which the loom survives as it survives a kill at any moment.
+The first ctrl-C (or SIGTERM, or SIGHUP of a terminal that is closed) cancels the run: the entity and its children end
+with that reason in the loom. The second exits at once, which the loom survives as it survives a kill at any moment.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cantrip_actors.cli.errors import Interrupted, opening
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.cli.terminal import bare
 from cantrip_actors.cli.watch import EventLines, background, run_watched, watch_on
+from cantrip_actors.runtime.nodes.node import list_ending_signals
 
 T = TypeVar("T")
 
@@ -84,7 +85,7 @@ async def _run_interruptible(work: Callable[[], Awaitable[T]]) -> T:
 async def _listen(
     scope: anyio.CancelScope, came: list[int], *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
 ) -> None:
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with anyio.open_signal_receiver(*list_ending_signals()) as signals:
         task_status.started()
         async for number in signals:
             if came:

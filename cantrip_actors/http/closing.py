@@ -30,7 +30,8 @@ def bound_closing(seconds: float = CLOSING) -> Iterator[None]:
     """
     timer = threading.Timer(seconds, _give_up, (seconds,))
     timer.daemon = True
-    before = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {signal.SIGTERM: _leave, signal.SIGINT: _leave, signal.SIGHUP: ignore_signal}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     timer.start()
     try:
         yield
@@ -44,6 +45,10 @@ def _give_up(seconds: float) -> None:
     hint = "a gate may shield itself from its cancellation; what was recorded is kept, and the next process resumes it"
     _log.error("the service ends although something in it does not", seconds=seconds, hint=hint)
     os._exit(1)
+
+
+def ignore_signal(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing. Unlike SIG_IGN, a program that is started does not inherit it."""
 
 
 def _leave(number: int, _frame: FrameType | None) -> None:

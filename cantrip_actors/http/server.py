@@ -30,7 +30,7 @@ from starlette.types import ASGIApp
 from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.http.addresses import CannotServe, add_brackets, parse_address
 from cantrip_actors.http.app import make_app
-from cantrip_actors.http.closing import bound_closing
+from cantrip_actors.http.closing import bound_closing, ignore_signal
 from cantrip_actors.http.extension import ServiceExtension, list_scopes
 from cantrip_actors.http.health import STALL, TICK, Pulse, health_server
 from cantrip_actors.http.limits import ServiceLimits
@@ -101,8 +101,10 @@ async def serve(settings: ServiceSettings, on_ready: Callable[[Ready], object]) 
 
     Raises CannotServe, InvalidTokens, LoomError.
     """
-    tokens, token = _tokens(settings)
     async with AsyncExitStack() as stack:
+        # until the service obeys signals: it reads the tokens after this
+        stack.callback(signal.signal, signal.SIGHUP, signal.signal(signal.SIGHUP, ignore_signal))
+        tokens, token = _tokens(settings)
         closing = stack.enter_context(ExitStack())  # the first to be entered: it bounds how long all others take to end
         listener, url = listen(settings)
         stack.callback(listener.close)

@@ -123,7 +123,7 @@ class TestCtrlC:
 
     def test_ctrl_c_stops_a_process_without_a_terminal(self, place):
         (place / "slow.yaml").write_text(SLOW)
-        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
             pipe = subprocess.PIPE
             process = Forked(COMMAND, "cast", "slow.yaml", "wait", stdout=pipe, stderr=pipe, text=True)
             while "three" not in process.stderr.readline():
@@ -134,6 +134,16 @@ class TestCtrlC:
             assert "Traceback" not in err
             assert "interrupted" in err
         assert "active" not in ended(place).values()
+
+    def test_a_process_that_nohup_starts_outlives_its_terminal(self, place):
+        done = "{tool_calls: [{gate: done, args: {answer: five}}], delay: 3}"
+        (place / "slow.yaml").write_text(f"crystal: {{scripted: [{done}]}}\ncircle: {{gates: [done], wards: [{{max_turns: 3}}]}}\n")
+        program = ["nohup", sys.executable, "-c", UP, "cast", "slow.yaml", "wait"]
+        process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while b"wait" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(signal.SIGHUP)
+        assert process.communicate(timeout=60)[0] == b"five\n"
 
     @pytest.mark.parametrize("moment", part([0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 1.8], 2))
     def test_ctrl_c_stops_a_cast_while_it_starts(self, place, moment):

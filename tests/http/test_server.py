@@ -254,6 +254,9 @@ def test_a_second_signal_ends_a_service_that_closes_while_a_gate_refuses_to_end(
         wait_until(lambda: client.get("/entities?state=active").json()["items"])
         on.child.send_signal(signal.SIGINT)
         wait_until(lambda: not is_served(on))
+        on.child.send_signal(signal.SIGHUP)
+        time.sleep(0.3)
+        assert on.child.poll() is None, "SIGHUP ends no service"
         code, _ = on.end(signal.SIGINT)
         assert code == 128 + signal.SIGINT
 

@@ -449,7 +449,7 @@ class Runtime:
         return await self._tree.drain(grace)
 
     async def serve(self) -> None:
-        """Serve as a node until SIGTERM, SIGINT or `cluster.drain`, then drain; return when that is done.
+        """Serve as a node until SIGTERM, SIGINT, SIGHUP or `cluster.drain`, then drain; return when that is done.
 
         A second signal returns at once. Raises RuntimeClosed if the runtime has no `node` or is not open.
         """

@@ -231,12 +231,21 @@ def join(node: Node, core: Core, offered: Sequence[Cantrip]) -> Membership:
     return Membership(node, info)
 
 
+def list_ending_signals() -> list[signal.Signals]:
+    """Return the signals at which a program ends in good order; SIGHUP comes when its terminal is closed.
+
+    `nohup` starts a program that outlives its terminal: it ignores SIGHUP.
+    """
+    ignored = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else []
+    return [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if number not in ignored]
+
+
 async def serve(membership: Membership, drain: Callable[[], Awaitable[object]]) -> None:
     """Wait for a signal or a request to drain; then drain, until that is done or another signal arrives."""
     signalled, signalled_again = anyio.Event(), anyio.Event()
 
     async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        with anyio.open_signal_receiver(*list_ending_signals()) as signals:
             task_status.started()
             async for _ in signals:
                 (signalled_again if signalled.is_set() else signalled).set()
