@@ -137,7 +137,9 @@ class TestCtrlC:
 
     def test_a_process_that_nohup_starts_outlives_its_terminal(self, place):
         done = "{tool_calls: [{gate: done, args: {answer: five}}], delay: 3}"
-        (place / "slow.yaml").write_text(f"crystal: {{scripted: [{done}]}}\ncircle: {{gates: [done], wards: [{{max_turns: 3}}]}}\n")
+        (place / "slow.yaml").write_text(
+            f"crystal: {{scripted: [{done}]}}\ncircle: {{gates: [done], wards: [{{max_turns: 3}}]}}\n"
+        )
         program = ["nohup", sys.executable, "-c", UP, "cast", "slow.yaml", "wait"]
         process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while b"wait" not in process.stderr.readline():

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import LoomError
-from cantrip_actors.loom import Loom, copy_loom, open_store, verify_loom
+from cantrip_actors.loom import Loom, Mail, Timer, copy_loom, open_store, verify_loom
 from cantrip_actors.loom.memory.jsonl import JsonlStore
 from cantrip_actors.loom.memory.memory import MemoryStore
 from cantrip_actors.loom.reading.redaction import redact_record, redacted_loom
@@ -364,6 +364,27 @@ def test_an_image_that_was_changed_or_lost_is_a_fault_and_is_not_shown(path):
         faults = verify_loom(store).faults
     assert {(fault.record, fault.blob) for fault in faults} == {(2, IMAGE.digest), (2, OTHER.digest)}
     assert sorted(str(fault).split(": ")[1][-7:] for fault in faults) == ["missing", "written"]
+
+
+@pytest.mark.parametrize("waits_as", ["mail", "timer"])
+def test_a_lost_image_of_mail_that_waits_is_a_fault(path, waits_as):
+    mail = Mail(entity_id="e", key="k", kind="intent", body={"intent": "look"}, at=AT, images=(IMAGE,))
+    with open_store(path) as store:
+        store.append([header("e", lasting=True)])
+        if waits_as == "mail":
+            store.post([mail])
+        else:
+            store.replace_timer(None, Timer(id="t", due=5.0, entity_id="e", mail=mail))
+        assert verify_loom(store).ok
+    if path.suffix == ".db":
+        with closing(sqlite3.connect(path, isolation_level=None)) as database:
+            database.execute("delete from blobs")
+    else:
+        lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join(line for line in lines if not line.startswith(b'{"blob":')))
+    with open_store(path, read_only=True) as store:
+        (fault,) = verify_loom(store).faults
+    assert (fault.blob, IMAGE.digest in str(fault), waits_as in str(fault)) == (IMAGE.digest, True, True)
 
 
 WRITE = """

@@ -11,12 +11,11 @@ A blob that `source` has lost, or that was changed, is not copied, and verifying
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 
-from cantrip_actors.loom.integrity.verify import Trees, Verified, verify_loom, verify_trees
+from cantrip_actors.loom.integrity.verify import Trees, Verified, read_timers, verify_loom, verify_trees
 from cantrip_actors.loom.stores.blobs import attach_images
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.machine.project import Life
@@ -25,7 +24,7 @@ from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.records import Record, get_images, get_snapshot, replace_snapshot
 from cantrip_actors.records.seal import split_link
-from cantrip_actors.records.timers import FIRST, Timer
+from cantrip_actors.records.timers import Timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError
@@ -131,14 +130,8 @@ def _copy_mail(source: Store, target: Store) -> None:
 
 
 def _copy_timers(source: Store, target: Store) -> None:
-    after = FIRST
-    while page := source.timers_due(math.inf, after=after, limit=BATCH):
-        after = page[-1].position
-        for timer in page:
-            if can_wait(timer, target):
-                target.replace_timer(None, timer)
-    for timer in source.timers():
-        if timer.due is None:
+    for timer in read_timers(source):
+        if can_wait(timer, target):
             target.replace_timer(None, timer)
 
 

@@ -17,12 +17,13 @@ All faults are reported, and none is repaired: restore a loom from a copy.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Literal
+from typing import Final, Literal
 
 import orjson
 
@@ -32,12 +33,16 @@ from cantrip_actors.loom.stores.damage import DamagedLoom
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.machine.project import NOTED, Life, as_forgotten, get_committed_turn, get_turn_number
 from cantrip_actors.records.codec import decode
-from cantrip_actors.records.mail import get_key
+from cantrip_actors.records.mail import Mail, get_key
 from cantrip_actors.records.records import Record, get_images, get_snapshot
 from cantrip_actors.records.seal import NOTHING, compute_link, split_link
+from cantrip_actors.records.timers import FIRST, Timer
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError
+
+PAGE: Final = 1000
+"""Timers that are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +178,7 @@ def verify_trees(store: Store, heads: Heads | None = None) -> tuple[Verified, Ma
         reading.faults.extend(reading.find_tombstone_faults(store.half_forgotten()))
         reading.faults.extend(reading.compare(store))
         reading.faults.extend(reading.find_mail_faults(store))
+        reading.faults.extend(reading.find_timer_faults(store))
         reading.faults.extend(_find_blob_faults(store, reading.referred))
     index = reading.trees.index
     verified = Verified(
@@ -371,9 +377,27 @@ class _Reading:
                     yield Fault(number, f"it took mail {no}, which still waits")
                 elif place is not None and place.life >= Life.OVER:
                     yield Fault(None, f"mail {no} was not taken by an entity that has ended")
-                for image in mail.images:
-                    if image.digest and image.digest not in self.referred and store.blob(image.digest) is None:
-                        yield Fault(None, f"the {image.kind} {image.digest} of mail {no} is missing", image.digest)
+                yield from self._find_missing_images(store, mail, f"mail {no}")
+
+    def find_timer_faults(self, store: Store) -> Iterator[Fault]:
+        """Yield the missing images of mail that timers will post."""
+        for timer in read_timers(store):
+            if timer.mail is not None:
+                yield from self._find_missing_images(store, timer.mail, f"timer {timer.id}")
+
+    def _find_missing_images(self, store: Store, mail: Mail, place: str) -> Iterator[Fault]:
+        for image in mail.images:
+            if image.digest and image.digest not in self.referred and store.blob(image.digest) is None:
+                yield Fault(None, f"the {image.kind} {image.digest} of {place} is missing", image.digest)
+
+
+def read_timers(store: Store) -> Iterator[Timer]:
+    """Yield the timers and the schedules of a store, those that are due first."""
+    after = FIRST
+    while page := store.timers_due(math.inf, after=after, limit=PAGE):
+        after = page[-1].position
+        yield from page
+    yield from (timer for timer in store.timers() if timer.due is None)
 
 
 def _describe_misfit(record: Record, link: bytes | None) -> str:
