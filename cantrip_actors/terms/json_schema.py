@@ -159,11 +159,11 @@ def find_dangling_reference(schema: Mapping[str, Any]) -> str | None:
 
 def make_validator(schema: Mapping[str, Any], *, foreign: bool = False) -> Draft202012Validator:
     """Return the validator of a valid schema. It does not fetch references of the schema."""
+    if foreign:
+        return cast("Draft202012Validator", ForeignValidator(schema))
     from jsonschema import Draft202012Validator
     from referencing.jsonschema import EMPTY_REGISTRY
 
-    if foreign:
-        return cast("Draft202012Validator", ForeignValidator(schema))
     return Draft202012Validator(schema, registry=EMPTY_REGISTRY)
 
 

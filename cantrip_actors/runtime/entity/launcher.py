@@ -47,6 +47,8 @@ from cantrip_actors.terms.errors import (
 )
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import select_files
+from cantrip_actors.terms.json_schema import load
+from cantrip_actors.user_code.threads import run_apart
 from supervisors import (
     Backoff,
     Children,
@@ -181,6 +183,8 @@ class Launcher:
             if facts.held is not None and facts.life < Life.OVER:
                 raise facts.held
             cantrip, adoption = self._cells.choose_cantrip(facts, cantrip, intent)
+            if cantrip.additions:
+                await run_apart(load)  # for the checks of its calls
             recorded = None
             if not cantrip.circle.is_complete:
                 recorded = await core.in_store(partial(read_recorded_circle, cantrip, core.loom, entity_id))

@@ -18,6 +18,8 @@ from cantrip_actors.runtime.mail.inbox import Inbox, make_refusal_error
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.extended_cantrip import extend
+from cantrip_actors.terms.json_schema import load
+from cantrip_actors.user_code.threads import run_apart
 
 _FIRST: Final[tuple[MailKind, ...]] = ("stop", "interrupt", "decision")
 """The kinds of control mail that come before steering messages, in their order."""
@@ -98,7 +100,10 @@ class MailReader:
                 inbox.put_back(pending)
                 self._cell.leaves_when_idle = True
                 return None
-            if find_extended(self._cell.plan.cantrip, pending.mail) is not self._cell.plan.cantrip:
+            cantrip = self._cell.plan.cantrip
+            if "additions" in pending.mail.body:
+                await run_apart(load)
+            if find_extended(cantrip, pending.mail) is not cantrip:
                 inbox.put_back(pending)
                 self._cell.adoption = "when_loaded_again"
                 return None
