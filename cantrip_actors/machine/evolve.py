@@ -271,13 +271,13 @@ def _decide(shape: Shape, state: State, record: Decided) -> None:  # noqa: ARG00
     requested = state.turn.requested
     state.turn.decided = record
     if state.phase is Phase.ASKING and requested is not None:
-        _grant(state, requested, record)
+        add_grant(state, requested, record)
         return
     if record.remember and requested is not None and not requested.round:
         state.remembered.setdefault(requested.gate, {})[requested.why] = record.decision
 
 
-def _grant(state: State, requested: Requested, record: Decided) -> None:
+def add_grant(state: State, requested: Requested, record: Decided) -> None:
     """Raise a budget for the period that a person was asked about. A request expires with its period; a denial stays,
     and ends the entity.
     """

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors import AlreadyDecided, Cantrip, Circle, Entity, InvalidCantrip, Request, Runtime, gate, scripted
+from cantrip_actors.loom.reading.view import fold_entity
 from cantrip_actors.terms.period import PeriodBudget
 from cantrip_actors.terms.ward import Wards
 from cantrip_actors.wards import Ward, max_cost, max_tokens, max_turns
@@ -116,6 +117,21 @@ async def test_a_person_grants_more_and_the_grant_is_a_record(per: str) -> None:
             assert (await entity.send("go")).result == "here"
         decided = [record for record in runtime.loom.records(entity.id) if type(record).__name__ == "Decided"]
         assert [(record.answer, record.by) for record in decided] == [(0.2, "anna"), (5, "anna")]
+
+
+@pytest.mark.parametrize("per", ["intent", "day", "month"])
+async def test_a_grant_lasts_as_long_as_its_budget_if_its_intent_is_undone(per: str) -> None:
+    made = desk(say("look"), done("here"), done("there"), wards=(max_cost(0.3, per=per, when_spent="ask"),))
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("desk", made)
+        async with anyio.create_task_group() as group:
+            group.start_soon(entity.send, "go")
+            await runtime.decide((await wait_for_request(runtime)).id, answer=5, by="anna")
+        assert await entity.undo()
+        with anyio.fail_after(30):
+            assert (await entity.send("go")).result == "there"
+        state = fold_entity(runtime.loom, entity.id)
+        assert sum(grant.amount for grant in state.granted.values()) == (0 if per == "intent" else 5)
 
 
 @pytest.mark.parametrize("decision", [{"decision": "deny"}, {"answer": 0}])

@@ -8,18 +8,21 @@ ones, and budgets include what the old branch has used.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
-from cantrip_actors.machine.evolve import evolve
+from cantrip_actors.machine.evolve import add_grant, evolve
 from cantrip_actors.machine.project.record import sum_usage
 from cantrip_actors.machine.state import Phase, Shape, State
 from cantrip_actors.records.records import (
     Adopted,
     ChildStarted,
     Committed,
+    Decided,
     GateFinished,
     Header,
     IntentGiven,
     Record,
+    Requested,
     Steered,
     Undone,
 )
@@ -32,8 +35,8 @@ class UndoneBranch:
         self.records = records
 
     def apply(self, state: State) -> None:
-        """Count the usage of the branch; nothing else of it stays in the state. Answers that came in during the branch
-        do not come in again.
+        """Count the usage of the branch, and what people have granted beyond the budgets of days and months, for which
+        it counts; nothing else of it stays in the state. Answers that came in during the branch do not come in again.
         """
         state.sequence += sum(type(record) is Committed for record in self.records)
         state.spawned += sum(type(record) is ChildStarted for record in self.records)
@@ -42,6 +45,17 @@ class UndoneBranch:
         for record in self.records:
             for child in list_answered(record):
                 state.background.pop(child, None)
+        requests = {record.tool_call_id: record for record in self.records if _is_about_period(record)}
+        for record in self.records:
+            if isinstance(record, Decided) and record.tool_call_id in requests:
+                add_grant(state, requests[record.tool_call_id], record)
+
+
+def _is_about_period(record: Record) -> TypeGuard[Requested]:
+    """Return whether a record asks a person for more of the budget of a day or a month, and not of an intent."""
+    if not isinstance(record, Requested) or record.question is None or record.round:
+        return False
+    return "-" in (record.args or {}).get("period", "")  # that of an intent is its number
 
 
 def list_answered(record: Record) -> tuple[str, ...]:
