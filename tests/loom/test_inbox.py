@@ -33,6 +33,7 @@ from cantrip_actors.loom.memory import jsonl
 from cantrip_actors.loom.postgres.postgres import POSTING
 from cantrip_actors.loom.seal.line_file import Disk
 from cantrip_actors.loom.sqlite import sqlite
+from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import CONTROL, INTENTS, decode_mail, encode_mail, get_key
 from cantrip_actors.records.records import Ended, IntentGiven, MailRefused, Steered
 from cantrip_actors.terms.image import Image
@@ -734,6 +735,28 @@ def test_an_entity_is_held_while_another_holder_has_a_lease_on_its_tree(tables):
         assert one.is_held("new")
         mark_gone(began.owner)
         assert not one.is_held("new")
+
+
+@pytest.mark.rule("C-65")
+@pytest.mark.parametrize("read", ["header", "life", "find_held"])
+def test_the_facts_of_an_entity_that_ends_meanwhile_are_not_those_of_one_that_works_and_nobody_runs(
+    tables, monkeypatch, read
+):
+    one, _ = tables
+    one.append([header("r", lasting=True), IntentGiven("r", "go", AT)])
+    with opened_again(one) as other:
+        lease, original = other.claim("r", this_process(), 60), getattr(one, read)
+
+        def read_and_end(entity):
+            result = original(entity)
+            if other.life("r") is not Life.OVER:
+                other.append([Ended("r", "cancelled", AT)], {"r": lease.token})
+                other.release(lease)
+            return result
+
+        monkeypatch.setattr(one, read, read_and_end)
+        facts = one.facts("r")
+        assert (facts.life, facts.is_held) != (Life.BUSY, False)
 
 
 def test_mail_posted_by_another_process_counts(tables):

@@ -569,10 +569,10 @@ class Store(LeaseStore):
 
     def facts(self, entity_id: str, with_records: WithRecords = "always") -> EntityFacts | None:
         """Return the facts that a process needs before it runs an entity; None for an unknown entity."""
+        held = self.find_held(entity_id)  # read first: its holder records the end before it releases it
         header, life = self.header(entity_id), self.life(entity_id)
         if header is None or life is None:
             return None
-        held = self.find_held(entity_id)
         if with_records == "never" or (with_records == "unless_held" and held):
             return EntityFacts(header, life, held, None, ())
         kept = self.checkpoint(entity_id)

@@ -190,8 +190,9 @@ class Beginnings:
     def _is_left_behind(self, entity_id: str) -> bool:
         """Return whether an episode is under way, or waits for a person, with a cantrip that no living process has."""
         tree = self._tree
-        is_under_way = tree.store.life(entity_id) in (Life.BUSY, Life.WAITING)
-        if tree.living.has(entity_id) or not is_under_way or tree.store.is_held(entity_id):
+        if tree.living.has(entity_id) or tree.store.is_held(entity_id):  # read first, as in `find_if_interrupted`
+            return False
+        if tree.store.life(entity_id) not in (Life.BUSY, Life.WAITING):
             return False
         try:
             tree.find_cantrip(tree.loom.facts(entity_id))

@@ -401,7 +401,7 @@ class Launcher:
         core = self._core
         if core.living.get(entity_id) is not None or core.is_held(entity_id):  # read first: it is over when it is free
             return None
-        if core.store.life(entity_id) is not Life.BUSY or core.is_waiting(entity_id, Life.BUSY):
+        if core.store.life(entity_id) is not Life.BUSY or core.is_run_or_waiting(entity_id):
             return None
         header = core.loom.header(entity_id)
         return header if header.parent_entity is None else None

@@ -171,8 +171,7 @@ class Entity(Generic[Answer_co]):
 
     def _is_continued(self) -> bool:
         """Return whether some process continues the episode that is under way."""
-        tree, id = self._tree, self._id
-        return self._find_cell() is not None or tree.is_held(id) or tree.is_waiting(id) or tree.has_living_node()
+        return self._tree.is_run_or_waiting(self._id) or self._tree.has_living_node()
 
     async def _wait_for_first_outcome(self, first: Waiter) -> Outcome:
         if first.settled.is_set:
@@ -660,9 +659,10 @@ class Entity(Generic[Answer_co]):
             await tree.launcher.terminate(cell, "cancelled")
         if not tree.is_open or await tree.in_store(self._is_gone):
             return
-        if await tree.in_store(partial(tree.is_waiting, self._id)):  # it may have been unloaded just before
+        is_held = await tree.in_store(partial(tree.is_held, self._id))  # read first: it may be unloaded, and wait
+        if await tree.in_store(partial(tree.is_waiting, self._id)):
             await self.stop()
-        elif not tree.is_draining and await tree.in_store(partial(tree.is_held, self._id)):  # it continues elsewhere
+        elif is_held and not tree.is_draining:  # it continues elsewhere
             with suppress(EntityEnded):
                 await self._post_control("stop", {"reason": "cancelled"})
 

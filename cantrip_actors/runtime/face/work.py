@@ -154,12 +154,13 @@ class Work(Generic[Answer_co]):
         store = self._tree.store
         row = store.find_mail(self.entity_id, self._intent_key)
         if row is not None and row.taken is None:
-            waiting = (mail for _, mail in store.pending(self.entity_id, MOST_WAITING))
-            notes = (mail.body.get("note") for mail in waiting if mail.key == self._intent_key)
-        else:
-            first, most = (0, sys.maxsize) if row is None or row.taken is None else (row.taken, 1)
-            intents = list_intents(store.records(self.entity_id, after=first - 1, limit=most))
-            notes = (intent.note for intent in intents if (intent.key or "") == self._intent_key)
+            for _, mail in store.pending(self.entity_id, MOST_WAITING):
+                if mail.key == self._intent_key:
+                    return self._tree.guard.redactor.value(mail.body.get("note"))
+            row = store.find_mail(self.entity_id, self._intent_key)  # it was taken meanwhile
+        first, most = (0, sys.maxsize) if row is None or row.taken is None else (row.taken, 1)
+        intents = list_intents(store.records(self.entity_id, after=first - 1, limit=most))
+        notes = (intent.note for intent in intents if (intent.key or "") == self._intent_key)
         return self._tree.guard.redactor.value(next(notes, None))
 
     def find_outcome(self, *, redacted: bool = False) -> Outcome | None:

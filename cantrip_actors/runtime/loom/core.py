@@ -304,6 +304,15 @@ class Core:
 
     # Entities
 
+    def is_run_or_waiting(self, entity_id: str) -> bool:
+        """Return whether a process runs an entity, or it waits for a person.
+
+        An entity that waits is loaded when a person answers, and unloaded when it waits again. So whether it is held is
+        read before and after its log.
+        """
+        is_loaded = self.living.get(entity_id) is not None
+        return is_loaded or self.is_held(entity_id) or self.is_waiting(entity_id) or self.is_held(entity_id)
+
     def is_waiting(self, entity_id: str, life: Life | None = None) -> bool:
         """Return whether an entity waits for a person according to its log: itself, or all of its running children and
         it does nothing else.

@@ -652,6 +652,7 @@ class Inboxes:
         if late:
             why = await self._core.in_store(lambda: find_stranding(self._core, self._core.find_root(entity_id)))
             if why is not None:
+                await self.settle_from_log(entity_id)  # it may have ended, and was released for that
                 inbox.settle_all(lambda waiter: why if waiter in late else None)
 
     async def expire(self) -> None:

@@ -186,7 +186,9 @@ class Cluster:
         try:
             facts = tree.loom.facts(entity_id)
             now = make_candidate(tree, facts)
-            if members is not None and (is_waiting_for_answer(tree, facts) or can_any_run(now, members)):
+            if facts.is_held or (members is not None and is_waiting_for_answer(tree, facts)):
+                return None
+            if members is not None and can_any_run(now, members):
                 return None
         except LoomError as error:
             if is_outage(error):

@@ -132,7 +132,7 @@ def find_stranding(core: Core, entity_id: str) -> CantripError | None:
     one = make_candidate(core, facts)
     members = [make_member(row) for row in store.nodes() if row.is_living]
     may_load_itself = core.membership is None and core.is_clear(facts)
-    if may_load_itself or is_waiting_for_answer(core, facts) or can_any_run(one, members):
+    if facts.is_held or may_load_itself or is_waiting_for_answer(core, facts) or can_any_run(one, members):
         return None
     services = store.served()
     if not store.count_mail(entity_id).loads:

@@ -515,7 +515,7 @@ class Scheduler:
         core = self._core
         if not core.loom.has(entity_id) or core.loom.is_over(entity_id):
             return False
-        return core.living.get(entity_id) is not None or core.is_held(entity_id) or core.is_waiting(entity_id)
+        return core.is_run_or_waiting(entity_id)
 
     # Rows
 
