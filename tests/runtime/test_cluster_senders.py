@@ -82,6 +82,18 @@ async def test_a_send_fails_when_no_living_node_can_run_the_entity_and_its_mail_
 
 
 @pytest.mark.rule("N-61")
+async def test_an_entity_is_stranded_when_the_last_node_has_died(url: str) -> None:
+    slow = answering(delay=60)
+    async with Runtime.open(url) as client:
+        async with crashing(node(url, "w1", slow)) as one:
+            await one.start(slow, "work", key="k")
+            await anyio.sleep(1)
+            assert await client.cluster.stranded() == []
+        await anyio.sleep(15)
+        assert [one.why for one in await client.cluster.stranded()] == ["no living node serves its cantrip"]
+
+
+@pytest.mark.rule("N-61")
 async def test_an_entity_is_stranded_when_its_person_has_answered_and_no_living_node_can_run_it(url: str) -> None:
     async def policy(context: Any) -> object:
         return done("all") if any(one.role == "tool" for one in context) else say("echo", text="hello")

@@ -169,10 +169,11 @@ class Cluster:
         return True
 
     def _find_stranded(self) -> list[StrandedEntity]:
-        members = [make_member(row) for row in self._store.nodes() if row.is_living]
+        nodes = self._store.nodes()
+        members = [make_member(row) for row in nodes if row.is_living]
         quarantines = [row for row in self._store.quarantines() if self._store.life(row.entity_id) is not None]
         described = [self._describe_stranded(row.entity_id, f"it is quarantined: {row.why}") for row in quarantines]
-        if members:
+        if nodes:
             why = "no living node serves its cantrip"
             unowned = self._tables.unowned(MANY)
             described += [self._describe_stranded(entity.entity_id, why, members) for entity in unowned]
