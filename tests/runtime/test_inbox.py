@@ -303,7 +303,7 @@ async def test_the_time_in_which_no_process_runs_an_entity_is_counted_anew_after
     mailbox = inbox.Inbox(load, lambda: None)
     waiter = mailbox.expect("k", inbox.Waiter())
     assert mailbox.list_waiting_since(0.0, 60.0) == []
-    await mailbox.open(lambda: None)
+    await mailbox.open(lambda: None, lambda _: False)
     assert mailbox.list_waiting_since(100.0, 60.0) == []
     assert mailbox.list_waiting_since(160.0, 60.0) == [waiter]
 

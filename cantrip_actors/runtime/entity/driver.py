@@ -197,6 +197,8 @@ class EntityActor(Actor):
     async def _begin(self, begin: Begin) -> Action:
         """Record an intent, with the move to another cantrip that comes with it; return the first action."""
         cell, plan, state = self._cell, self._cell.plan, self._recorder.state
+        if cell.inbox is not None:
+            cell.inbox.is_watched = False
         self._change(Change.BEGINS)
         begin = await self._providing.begin(begin)
         moves = state.phase is not Phase.NEW and not plan.is_adopted(state)
@@ -322,6 +324,7 @@ class EntityActor(Actor):
             if event is not None:
                 with bind_variables(cell.context_variables):
                     return await (self._begin(event) if isinstance(event, Begin) else self._take_step(event))
+            inbox.is_watched = True
             await self._wait_for_mail()
 
     async def _wait_for_mail(self) -> None:

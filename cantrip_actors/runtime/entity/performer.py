@@ -466,12 +466,13 @@ class Performer:
         inbox = self._environment.inboxes.attach(self._cell)
         if inbox.signal is None:
             await self.open_inbox()
+        inbox.is_watched = False
 
     async def open_inbox(self) -> None:
         """Read the mail that waits for the entity, and have it notified of new mail."""
-        cell = self._cell
+        cell, state = self._cell, self._recorder.state
         if cell.inbox is not None:
-            await cell.inbox.open(partial(cell.actor.send, MAIL))
+            await cell.inbox.open(partial(cell.actor.send, MAIL), lambda key: key == state.episode.key)
 
     def _deny_unattended(self, consult: Consult) -> Decide | None:
         """Return the denial of a request that no program follows, if `unattended` is "deny"; otherwise None.

@@ -222,7 +222,7 @@ class Entity(Generic[Answer_co]):
             await self._await_with_entity_id(self._tree.inboxes.post(mail))
             return await self._make_work(mail.key).episode(timeout=timeout)
         async with self._tree.questions.mark_waiting(self._id):
-            outcome = await self._await_with_entity_id(self._tree.inboxes.send(mail))
+            outcome = await self._await_with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
         return await self._make_episode(outcome)
 
     async def post(

@@ -3,6 +3,9 @@
 Mail belongs to the entity's identity and is stored in the loom. An inbox is one runtime's view of that mail. It
 outlives the entity's cell, and after a crash the entity's actor reads the mail from the store again. Mail is taken in
 two steps: the actor claims it, and the transaction that writes the record with its key marks it as taken.
+
+An idle entity may also get an *offer*: an intent that is not in the store, because the record that takes it follows at
+once. Its sender waits for it, and can withdraw the offer until the actor claims it.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from cantrip_actors.terms.outcome import Outcome
 
 PAGE: Final = 1_200
 """The most intents of one entity in memory: the store has the others. By default less may wait."""
+
+OFFER: Final = 0
+"""The number of mail that is not in the store."""
 
 
 def read_mail(store: Store, root: str) -> tuple[Sequence[Pending], bool]:
@@ -86,13 +92,17 @@ class Inbox:
         self._load = load
         self._notify_processes = notify_processes
         self.signal: Callable[[], object] | None = None
+        self.is_watched = False
+        """Whether the entity is idle and waits for mail: then it takes an offer at once."""
         self.is_answered = False
         """Whether a background child of the entity has ended, and its answer has not come in."""
         self.position = 0
         """The position up to which its log was searched for ends of episodes, while another process runs it."""
+        self.posts = 0
+        """The number of mails that are being posted: an offer may not overtake them."""
         self._control: list[Pending] = []
         self._intents: list[Pending] = []
-        """The intents that wait, in the order of their numbers."""
+        """The intents that wait, in the order of their numbers: offers first."""
         self._arrived: list[Pending] | None = None
         """The mail that was delivered while the store is read, which comes after the read mail; None at other times."""
         self._has_more = False
@@ -134,7 +144,7 @@ class Inbox:
     def has_loading_mail(self) -> bool:
         """Whether mail of the store waits for which an entity is loaded."""
         mail = (*self._control, *self._intents, *self._claimed.values())
-        return self._has_more or any(pending.mail.loads for pending in mail)
+        return self._has_more or any(one.no != OFFER and one.mail.loads for one in mail)
 
     # Mail
 
@@ -142,22 +152,37 @@ class Inbox:
         """Return the control mail that no record has taken."""
         return [*self._control, *self._claimed.values()]
 
-    async def open(self, signal: Callable[[], object]) -> None:
-        """Read all mail from the store, for a new incarnation: mail that the last one had claimed waits again."""
-        self.close()
+    async def open(self, signal: Callable[[], object], is_recorded: Callable[[str], bool]) -> None:
+        """Read all mail from the store, for a new incarnation: mail that the last incarnation had claimed waits again.
+
+        `is_recorded` says whether the log has taken the intent with a key.
+        """
+        offers = self._clear(is_recorded)
         self.signal = signal
         for waiter in chain.from_iterable(self._waiters.values()):
             waiter.since = None
         await self._read()
+        self._intents = offers + self._intents  # they were taken while nothing else waited
 
-    def close(self) -> None:
-        """Empty the inbox of an entity that is not loaded any more: the store has the mail."""
-        self.signal, self._is_signalled, self._has_more = None, False, False
+    def close(self, is_recorded: Callable[[str], bool]) -> list[Mail]:
+        """Empty the inbox of an entity that is not loaded any more. Return untaken offers; the store has other mail."""
+        return [pending.mail for pending in self._clear(is_recorded)]
+
+    def _clear(self, is_recorded: Callable[[str], bool]) -> list[Pending]:
+        """Forget all mail, and return the offers that no record has taken."""
+        offers = [intent for intent in self._intents if intent.no == OFFER]
+        for pending in self._claimed.values():
+            if pending.no == OFFER and is_recorded(pending.mail.key):
+                self._mark_recorded(pending.mail.key)
+            elif pending.no == OFFER:
+                offers.insert(0, pending)
+        self.signal, self.is_watched, self._is_signalled, self._has_more = None, False, False, False
         self._arrived = None
         self._known.clear()
         self._control.clear()
         self._intents.clear()
         self._claimed.clear()
+        return offers
 
     def add(self, mail: Sequence[Pending], *, has_more: bool = False) -> None:
         """Add mail that is durable and that no record has taken, and notify the actor.
@@ -183,6 +208,23 @@ class Inbox:
             self._insert(page, has_more=has_more)
             self._insert(arrived or ())
 
+    def offer(self, mail: Mail) -> bool:
+        """Offer an intent to an idle entity; return False if it does not wait for mail, or other intents wait."""
+        if not self.is_watched or self._intents or self._has_more or self.posts:
+            return False
+        self._intents.append(Pending(OFFER, mail))
+        self.notify_actor()
+        return True
+
+    def withdraw(self, key: str) -> None:
+        """Withdraw an offer, unless the actor has claimed it."""
+        for at, pending in enumerate(self._intents):
+            if pending.no != OFFER:
+                return  # offers come first
+            if pending.mail.key == key:
+                del self._intents[at]
+                return
+
     def remove(self, no: int) -> None:
         """Remove an intent that was withdrawn, unless the actor has claimed it."""
         at = bisect_left(self._intents, no, key=_get_number)
@@ -192,12 +234,12 @@ class Inbox:
 
     def may_lack_intents(self, waiting: int) -> bool:
         """Return whether some intents here may have been withdrawn elsewhere; `waiting` is their count in the store."""
-        claimed = sum(pending.mail.lane != CONTROL for pending in self._claimed.values())
-        return self._has_more or waiting < claimed + len(self._intents)
+        claimed = sum(pending.no != OFFER and pending.mail.lane != CONTROL for pending in self._claimed.values())
+        return self._has_more or waiting < claimed + len(self.list_stored())
 
-    def list_intents(self) -> list[int]:
-        """Return the numbers of the intents that wait here, oldest first."""
-        return [pending.no for pending in self._intents]
+    def list_stored(self) -> list[int]:
+        """Return the numbers of the intents that are in the store and wait here, oldest first."""
+        return [pending.no for pending in self._intents if pending.no != OFFER]
 
     def _insert(self, mail: Sequence[Pending], *, has_more: bool = False) -> bool:
         """Add mail; return whether any of it is new. With `has_more` it is the first mail of the store."""
@@ -256,7 +298,7 @@ class Inbox:
             return []
         keys = ((index, get_key(record)) for index, record in enumerate(records))
         claims = ((index, self._claimed.get(key or "")) for index, key in keys)
-        return [(index, pending.no) for index, pending in claims if pending is not None]
+        return [(index, pending.no) for index, pending in claims if pending is not None and pending.no != OFFER]
 
     def remove_taken(self, records: Iterable[Record]) -> list[Mail]:
         """Remove the mail that these records, which are in the loom now, have taken, and return it."""
@@ -270,9 +312,12 @@ class Inbox:
                 if pending is not None:
                     self._known.discard(pending.no)
                     mail.append(pending.mail)
-                for waiter in self._waiters.get(key, ()):
-                    waiter.is_recorded = True
+                self._mark_recorded(key)
         return mail
+
+    def _mark_recorded(self, key: str) -> None:
+        for waiter in self._waiters.get(key, ()):
+            waiter.is_recorded = True
 
     # Callers that wait
 

@@ -28,7 +28,7 @@ from cantrip_actors.loom import DamagedLoom, Fenced, Held, Store, Taken
 from cantrip_actors.loom.export.spending import sum_usage_under
 from cantrip_actors.loom.reading.view import Loom, fold_entity, make_checked
 from cantrip_actors.machine.mail import is_urgent
-from cantrip_actors.machine.project import find_episode, find_refusal, find_settled_at
+from cantrip_actors.machine.project import find_episode, find_refusal, find_settled_at, has_taken
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.records import Asked, MailRefused, Record
@@ -147,7 +147,8 @@ class Inboxes:
         is_wanted = inbox.has_loading_mail and cell.is_suspended and not cell.leaves_when_idle
         if cell.is_over and cell.parent is not None:
             self._refuse_late(inbox.list_control())
-        inbox.close()
+        for mail in inbox.close(lambda key: has_taken(core.loom.records(entity_id), key)):
+            self.actor.cast(mail)  # post the offer, which the entity did not take
         if core.is_open:
             inbox.settle_all(lambda waiter: self._make_error(waiter, cell))
             inbox.forget_unawaited()
@@ -320,12 +321,17 @@ class Inboxes:
         await anyio.lowlevel.checkpoint_if_cancelled()  # a caller that is cancelled already must not send it
         message = Post(self._core.guard.redact_mail(mail), mail)
         sender, is_waiting = self._note_sender(mail), False
+        inbox = self._inboxes.get(mail.entity_id)
+        if inbox is not None:
+            inbox.posts += 1
         try:
             row: MailRow | CantripError = await self._core.writer.call(message)
             is_waiting = isinstance(row, MailRow) and row.taken is None
         except NotRunning as gone:
             raise RuntimeClosed("the runtime closes: the mail is not sent") from gone
         finally:
+            if inbox is not None:
+                inbox.posts -= 1
             if sender is not None and not is_waiting:
                 self.forget(mail.entity_id, mail.key, sender)
         if isinstance(row, CantripError):
@@ -414,22 +420,27 @@ class Inboxes:
 
     # Waiting
 
-    async def send(self, mail: Mail) -> Outcome:
+    async def send(self, mail: Mail, *, durable: bool) -> Outcome:
         """Send an intent, wait for its episode, and return its outcome.
 
-        Raises the error that ended the episode; as `post`; and Stranded, as `wait_for_outcome`: the mail stays in the
-        inbox then.
+        An intent that is not `durable` may be offered to an idle entity, which takes it at once. Raises the error that
+        ended the episode; as `post`; and Stranded, as `wait_for_outcome`: the mail stays in the inbox then.
         """
         entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.capture_variables())
-        self.get_inbox(entity_id).expect(key, waiter)
+        inbox = self.get_inbox(entity_id)
+        inbox.expect(key, waiter)
+        is_offered = not durable and inbox.offer(mail)
         try:
-            row = await self.post(mail)
-            if row.taken is not None:
-                await self.settle_from_log(entity_id)
-            if self._core.living.get(entity_id) is None:
-                self.load(entity_id)
+            if not is_offered:
+                row = await self.post(mail)
+                if row.taken is not None:
+                    await self.settle_from_log(entity_id)
+                if self._core.living.get(entity_id) is None:
+                    self.load(entity_id)
             return await waiter.wait()
         finally:
+            if is_offered:
+                inbox.withdraw(key)
             self.forget(entity_id, key, waiter)
 
     async def wait_for_outcome(self, entity_id: str, key: str) -> Outcome:
@@ -633,7 +644,7 @@ class Inboxes:
         if not inbox.may_lack_intents(waiting.intents):
             return
         inbox.settle_refused(await self._core.in_store(partial(self._find_taking, entity_id, inbox.expected)))
-        stored = inbox.list_intents()  # before the store is read: mail may arrive meanwhile
+        stored = inbox.list_stored()  # before the store is read: mail may arrive meanwhile
         mail, has_more = await self._core.in_store(partial(read_mail, store, entity_id))
         last = mail[-1].no if has_more else math.inf
         for no in {*stored}.difference(pending.no for pending in mail):
@@ -667,6 +678,16 @@ class Inboxes:
         if inbox is not None:
             inbox.settle_all(lambda _: error)
             self._drop(entity_id)
+
+    async def post_again(self, mail: Mail) -> None:
+        """Post an intent that was offered to an entity that was unloaded meanwhile."""
+        inbox = self.get_inbox(mail.entity_id)
+        if mail.key not in inbox.awaited:
+            return
+        try:
+            await self.post(mail)
+        except CantripError as error:
+            inbox.settle(mail.key, None, error)
 
 
 class MailActor(Actor):
@@ -727,9 +748,11 @@ class MailActor(Actor):
             self._hints.start()
             self._inboxes.hints = self._hints
 
-    async def handle_cast(self, message: str | Pending) -> None:
-        """Load the entity with that id, or refuse mail that came after the end of a child."""
-        if isinstance(message, Pending):
+    async def handle_cast(self, message: str | Mail | Pending) -> None:
+        """Load the entity with that id, post that mail, or refuse mail that came after the end of a child."""
+        if isinstance(message, Mail):
+            self.tasks.start_soon(self._inboxes.post_again, message)
+        elif isinstance(message, Pending):
             self.tasks.start_soon(self._refuse, message)
         else:
             self.tasks.start_soon(self._load, message)
