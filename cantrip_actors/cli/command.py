@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from cantrip_actors.cli.loom_views import Finder
     from cantrip_actors.loom import Store
     from cantrip_actors.loom.seal.seal_key import GivenKey
+    from cantrip_actors.runtime.events.log_feed import EventFeed
 
 __all__ = ["LOOM"]
 
@@ -236,12 +237,14 @@ def run(
     unattended: UnattendedMode | None = None,
     request_id: str = "",
     followed: Collection[str] = (),
+    feeds: Sequence[EventFeed] = (),
 ) -> T:
     """Do `work` with a runtime on `loom`, shown as JSON events, as a live tree, as lines, or not at all.
 
     The person at the terminal is asked about requests; without a terminal their ids are printed, or they are denied, as
     `unattended` says. If it is None, other processes decide them. The request with `request_id` also belongs to the
-    run, and so do those of the entities with the ids `followed`, which another process may run.
+    run, and so do those of the entities with the ids `followed`, which another process may run. The events of `feeds`,
+    to which `work` may add one, are shown, too.
 
     Raises Interrupted, LoomUnusable, and any error of `work`.
     """
@@ -259,6 +262,7 @@ def run(
         unattended=asks,
         request_id=request_id,
         followed=followed,
+        feeds=feeds,
     )
 
 

@@ -53,6 +53,7 @@ from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
     from cantrip_actors import Cantrip, CantripError, Entity, Episode, InvalidCantrip, Loom, Runtime
+    from cantrip_actors.runtime.events.log_feed import EventFeed
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -288,11 +289,13 @@ def send(
                 entity = runtime.get_entity(entity_id)
             else:
                 entity = await load_entity(runtime, entity_id, loom, cantrip, recipe)
+                feeds.append(runtime.cluster.events(entity_id))
             followed.add(entity_id)
             return with_thread(await entity.send(**message, key=key))
 
-        followed = set[str]()
-        episode = run(loom, work, backend=backend, quiet=quiet or as_json, unattended=unattended, followed=followed)
+        followed, feeds = set[str](), list["EventFeed"]()
+        options: dict[str, Any] = {"unattended": unattended, "followed": followed, "feeds": feeds}
+        episode = run(loom, work, backend=backend, quiet=quiet or as_json, **options)
         finish(episode, loom, as_json=as_json)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Literal, TypeVar
@@ -21,6 +21,7 @@ from cantrip_actors.cli.errors import Interrupted, opening
 from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.cli.terminal import bare
 from cantrip_actors.cli.watch import EventLines, background, run_watched, watch_on
+from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.nodes.node import list_ending_signals
 
 T = TypeVar("T")
@@ -36,11 +37,12 @@ def perform(
     unattended: Literal["wait", "deny"] | None = None,
     request_id: str = "",
     followed: Collection[str] = (),
+    feeds: Sequence[EventFeed] = (),
 ) -> T:
     """Do `work` with a runtime, as `command.run` describes it.
 
     With `unattended` the person at the terminal is asked about the requests of its entities, of those that are
-    `followed`, and about the one with `request_id` (`inline_decisions.py`).
+    `followed`, and about the one with `request_id` (`inline_decisions.py`). The watcher shows `feeds` (`run_watched`).
     """
     watcher = EventLines(sys.stdout) if events else None if quiet else watch_on(sys.stderr)
 
@@ -60,7 +62,7 @@ def perform(
                 await tasks.start(work_for)
             if watcher is None:
                 return await work(runtime)
-            return await run_watched(runtime, watcher, terminal, lambda: work(runtime))
+            return await run_watched(runtime, watcher, terminal, lambda: work(runtime), feeds)
 
     before = signal.getsignal(signal.SIGINT)
     try:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TextIO, TypeVar
 
 import anyio
@@ -24,6 +24,7 @@ from cantrip_actors import (
     EntityEndedEvent,
     EntityEvent,
     EntityStartedEvent,
+    EpisodeEndedEvent,
     MissedEvent,
     Runtime,
     StepCompleteEvent,
@@ -34,6 +35,7 @@ from cantrip_actors import (
 from cantrip_actors.cli.output import as_json, name_state, one_line, short, tokens, turns
 from cantrip_actors.cli.progress import Progress
 from cantrip_actors.cli.terminal import console
+from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.stream.events import build_event_fields
 
 T = TypeVar("T")
@@ -196,10 +198,17 @@ async def background(*functions: Callable[[], Coroutine[Any, Any, None]]) -> Asy
         raise failed
 
 
-async def run_watched(runtime: Runtime, watcher: Watcher, terminal: anyio.Lock, work: Callable[[], Awaitable[T]]) -> T:
+async def run_watched(
+    runtime: Runtime,
+    watcher: Watcher,
+    terminal: anyio.Lock,
+    work: Callable[[], Awaitable[T]],
+    feeds: Sequence[EventFeed] = (),
+) -> T:
     """Return the result of `work`, while `watcher` shows the runtime's events. Raises any error of `work`.
 
-    The watcher writes only while it holds `terminal`.
+    `work` may add the feed of one entity to `feeds`: its steps are shown while another process runs it. The watcher
+    writes only while it holds `terminal`.
     """
     subscription = runtime.events()
     new = anyio.Event()
@@ -208,6 +217,24 @@ async def run_watched(runtime: Runtime, watcher: Watcher, terminal: anyio.Lock, 
         async for event in subscription:
             watcher.see(event)
             new.set()
+
+    async def see_next(feed: EventFeed) -> bool:
+        """Note the next event of an entity; return whether more of the episode may follow."""
+        event = await feed.poll()
+        if event is not None and not runtime.get_entity(event.entity_id).loaded:
+            watcher.see(event)
+            new.set()
+        return event is not None and not isinstance(event, EpisodeEndedEvent | EntityEndedEvent)
+
+    async def see_elsewhere() -> None:
+        with suppress(StopAsyncIteration):
+            while True:
+                await (see_next(feeds[0]) if feeds else anyio.sleep(REFRESH))
+
+    async def see_the_end() -> None:
+        with suppress(StopAsyncIteration):
+            while feeds and not runtime.get_entity(feeds[0].entity_id).loaded and await see_next(feeds[0]):
+                pass
 
     async def show() -> None:
         nonlocal new
@@ -220,7 +247,10 @@ async def run_watched(runtime: Runtime, watcher: Watcher, terminal: anyio.Lock, 
 
     try:
         async with background(see, show):
-            return await work()
+            async with background(see_elsewhere):
+                result = await work()
+            await see_the_end()
+            return result
     finally:
         subscription.close()
         with anyio.CancelScope(shield=True):  # the last events have already arrived, so nothing here waits

@@ -342,6 +342,14 @@ class TestOtherProcesses:
         assert cantrip("send", "notes", "bread").out == "milk, bread\n"
         assert service.entity("notes").send("eggs").result == "milk, bread, eggs"
 
+    def test_a_send_shows_the_steps_of_the_process_that_runs_the_entity(self, cantrip, service):
+        lines = [line.split(" ", 1)[1] for line in cantrip("send", "notes", "bread").err.splitlines()]
+        assert lines[:2] == ["begins: bread", "calls effect"]
+        assert [line.split()[0] for line in lines[2:4]] == ["turn", "turn"]
+        cantrip("invoke", "notes.yaml", "milk", "--name", "own")
+        own = [line.split(" ", 1)[1] for line in cantrip("send", "own", "bread").err.splitlines()]
+        assert [line.split()[0] for line in lines] == [line.split()[0] for line in own]
+
     def test_a_send_with_a_known_recipe_is_answered_by_the_process_that_runs_the_entity(self, cantrip, service, spells):
         remember(LOOM, load_recipe(spells), spells)
         assert cantrip("send", "notes", "bread").out == "milk, bread\n"

@@ -7,7 +7,7 @@ a second. So it continues when another process takes the entity over, without re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
@@ -44,7 +44,7 @@ class LogFeed(Follower[T]):
     ) -> None:
         super().__init__(tree.bus.subscribe(entity_id=entity_id, ends_with_it=False, deltas=deltas))
         self._tree = tree
-        self._entity_id = entity_id
+        self.entity_id: Final = entity_id
         self._select = select
         self._log = EventLog()
         self._position = -1
@@ -63,8 +63,8 @@ class LogFeed(Follower[T]):
     def _read_records(self) -> tuple[bool, Sequence[Record], int]:
         """Return whether the entity is over, its records since the last reading, and the position of the last one."""
         loom = self._tree.loom
-        is_over = loom.is_over(self._entity_id)  # read first, so that the records include the end
-        return is_over, *loom.records_since(self._entity_id, self._position)
+        is_over = loom.is_over(self.entity_id)  # read first, so that the records include the end
+        return is_over, *loom.records_since(self.entity_id, self._position)
 
 
 def follow_turns(tree: Tree, entity_id: str, after: int) -> LogFeed[Turn]:
@@ -127,7 +127,7 @@ class EventFeed(LogFeed[EntityEvent]):
     def _read_records(self) -> tuple[bool, Sequence[Record], int]:
         is_over, records, position = super()._read_records()
         while self._after is None:
-            later, end = self._tree.loom.records_since(self._entity_id, self._begin)
+            later, end = self._tree.loom.records_since(self.entity_id, self._begin)
             if end == position:
                 self._after = EventId(len(records) - len(later), END_OF_RECORD)
             else:  # a record came in between
