@@ -145,7 +145,7 @@ def find_root(store: Store, entity: str) -> str:
     header = store.header(entity)
     if header is None:
         raise UnknownEntity(entity)
-    return entity if header.parent_entity is None or header.forked else find_root(store, header.parent_entity)
+    return entity if header.parent_entity is None else find_root(store, header.parent_entity)
 
 
 def _select(store: Store, wanted: Wanted) -> tuple[list[str], list[str]]:

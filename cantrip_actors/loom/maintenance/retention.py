@@ -76,15 +76,16 @@ def parse_retention(given: Mapping[str, Duration | None] | None) -> Retention:
 
 
 def find_expired(
-    store: Store, retention: Retention, now: float, after: str | None = None
+    store: Store, retention: Retention, now: float, after: str | None = None, tenant: str | None = None
 ) -> tuple[list[str], str | None]:
     """Return the expired ones of the next `BATCH` ended root entities; `now` is seconds since 1970.
 
-    Also returns the entity to continue `after`, or None at the end. An entity with a fork that has not ended is kept,
-    because the fork's context begins with it.
+    With a `tenant` only its entities. Also returns the entity to continue `after`, or None at the end. An entity with a
+    fork that has not ended is kept, because the fork's context begins with it.
     """
     found = store.ended_roots(after, BATCH)
-    return [member for member in found if _is_expired(store, member, retention, now)], found[-1] if found else None
+    own = [member for member in found if tenant is None or find_tenant(store, member) == tenant]
+    return [member for member in own if _is_expired(store, member, retention, now)], found[-1] if found else None
 
 
 def _is_expired(store: Store, entity: str, retention: Retention, now: float) -> bool:
@@ -121,8 +122,7 @@ def prune_loom(
     rules = keep_for(older_than)
     pruned, after = NONE_PRUNED, None
     while True:
-        expired, last = find_expired(store, rules, now, after)
-        expired = [member for member in expired if tenant is None or find_tenant(store, member) == tenant]
+        expired, last = find_expired(store, rules, now, after, tenant)
         if dry_run:
             pruned = pruned.plus(
                 Forgotten(tuple(member for entity in expired for member in list_subtree(store, entity)))

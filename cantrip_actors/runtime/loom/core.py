@@ -19,6 +19,7 @@ from anyio.lowlevel import EventLoopToken, current_token
 from cantrip_actors.crystal.policy.limits import Limits as Shared
 from cantrip_actors.crystal.policy.shared import AccountRequest, Grant, draw
 from cantrip_actors.loom import EntityFacts, Loom, Quarantined, Retention, Store
+from cantrip_actors.loom.maintenance.forget import find_root
 from cantrip_actors.loom.maintenance.retention import find_tenant
 from cantrip_actors.loom.reading.view import fold_entity
 from cantrip_actors.loom.stores.lease import QUARANTINE_FOR
@@ -460,10 +461,7 @@ class Core:
     def find_root(self, entity_id: str) -> str:
         """Return the root entity of the tree that an entity belongs to. Raises LoomError."""
         cell = self.living.get(entity_id)
-        if cell is not None:
-            return cell.root.entity_id
-        header = self.loom.header(entity_id)
-        return entity_id if header.parent_entity is None else self.find_root(header.parent_entity)
+        return find_root(self.store, entity_id) if cell is None else cell.root.entity_id
 
     async def look_up_root(self, entity_id: str) -> str:
         """Return what `find_root` returns, without blocking the event loop."""

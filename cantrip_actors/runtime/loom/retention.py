@@ -9,7 +9,7 @@ from typing import Any, Final
 import anyio
 
 from cantrip_actors.loom import Forgotten, Held, Pruned, Retention, Store, Wanted, find_expired
-from cantrip_actors.loom.maintenance.retention import NONE_PRUNED, OLDER, PRUNE, find_tenant, list_subtree
+from cantrip_actors.loom.maintenance.retention import NONE_PRUNED, OLDER, PRUNE, list_subtree
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.terms.errors import LoomError, RuntimeClosed
@@ -37,8 +37,7 @@ async def prune(
     """Forget expired entities, of all tenants or of one; with `dry_run` only list them."""
 
     def find(after: str | None) -> tuple[list[str], str | None]:
-        expired, last = find_expired(store, retention, now, after)
-        expired = [one for one in expired if tenant is None or find_tenant(store, one) == tenant]
+        expired, last = find_expired(store, retention, now, after, tenant)
         return [one for entity in expired for one in list_subtree(store, entity)] if dry_run else expired, last
 
     pruned, after, now = NONE_PRUNED, None, store.clock()
