@@ -21,6 +21,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final, Literal
@@ -36,7 +37,7 @@ from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import Mail, get_key
 from cantrip_actors.records.records import Record, get_images, get_snapshot
 from cantrip_actors.records.seal import NOTHING, compute_link, split_link
-from cantrip_actors.records.timers import FIRST, Timer
+from cantrip_actors.records.timers import FIRST, Due, Timer
 from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import LoomError
@@ -380,10 +381,11 @@ class _Reading:
                 yield from self._find_missing_images(store, mail, f"mail {no}")
 
     def find_timer_faults(self, store: Store) -> Iterator[Fault]:
-        """Yield the missing images of mail that timers will post."""
-        for timer in read_timers(store):
-            if timer.mail is not None:
-                yield from self._find_missing_images(store, timer.mail, f"timer {timer.id}")
+        """Yield the missing images of mail that timers will post; the faults of the store name damaged timers."""
+        with suppress(DamagedLoom):
+            for timer in read_timers(store):
+                if timer.mail is not None:
+                    yield from self._find_missing_images(store, timer.mail, f"timer {timer.id}")
 
     def _find_missing_images(self, store: Store, mail: Mail, place: str) -> Iterator[Fault]:
         for image in mail.images:
@@ -393,8 +395,9 @@ class _Reading:
 
 def read_timers(store: Store) -> Iterator[Timer]:
     """Yield the timers and the schedules of a store, those that are due first."""
-    after = FIRST
-    while page := store.timers_due(math.inf, after=after, limit=PAGE):
+    after, ends = FIRST, set[Due]()  # a row that differs from its line may lead back to an earlier end
+    while after not in ends and (page := store.timers_due(math.inf, after=after, limit=PAGE)):
+        ends.add(after)
         after = page[-1].position
         yield from page
     yield from (timer for timer in store.timers() if timer.due is None)

@@ -709,7 +709,10 @@ class Store(LeaseStore):
 
     def _decode_timer(self, line: bytes) -> Timer:
         """Return the timer of its line; the bytes of its mail's images are read on first use."""
-        timer = decode_timer(line)
+        try:
+            timer = decode_timer(line)
+        except LoomError as error:
+            raise DamagedLoom(f"a timer of {self.where} is damaged: {error}. {REPAIR}") from error
         return timer if timer.mail is None else replace(timer, mail=bind_mail(timer.mail, self.blob))
 
     def faults(self) -> Iterator[str]:
