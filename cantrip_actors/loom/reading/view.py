@@ -461,10 +461,9 @@ class Loom:
         if requested is None:
             return None
         key = make_decision_key(requested.id)
-        is_decided = self._store.find_mail(find_root(self._store, entity_id), key) is not None
-        return (
-            requested if not is_decided and self.state(entity_id) == "waiting" else None
-        )  # its episode may have ended meanwhile
+        if self._store.find_mail(find_root(self._store, entity_id), key) is not None:
+            return None
+        return requested if self.state(entity_id) == "waiting" else None  # its episode may have ended meanwhile
 
     def last_time(self, entity_id: str) -> str:
         """Return the time of an entity's last record that has one, ISO 8601 in UTC. Raises LoomError."""
