@@ -39,6 +39,7 @@ from cantrip_actors.dispatch.route_models import (
 from cantrip_actors.dispatch.summary import build_record_fields, summary_of
 from cantrip_actors.http import ApiRoute, HttpCall, JsonAnswer, Problem, ServiceExtension
 from cantrip_actors.http.calls import REPLAYED
+from cantrip_actors.http.prefix import strip_prefix
 from cantrip_actors.http.problems import report
 
 
@@ -97,7 +98,7 @@ class _Routes:
             raise Problem(403, "tenant", "dispatches belong to no tenant and no cantrip: use a token without them")
         async with _reserve_key(call) as key:
             record, is_replay = await to_thread.run_sync(partial(_create, call, log, contract, key))
-        headers = {"location": f"/api/v1/dispatches/{record.id}", **(REPLAYED if is_replay else {})}
+        headers = {"location": call.locate(f"/dispatches/{record.id}"), **(REPLAYED if is_replay else {})}
         return JsonAnswer(_build_summary(call, record), 201, headers)
 
     async def approve_dispatch(self, call: HttpCall) -> JsonAnswer:
@@ -172,7 +173,7 @@ async def _reserve_key(call: HttpCall) -> AsyncIterator[str]:
     if call.key is None:
         yield ""
         return
-    content = [call.token.name, call.request.url.path, call.body.model_dump()]
+    content = [call.token.name, strip_prefix(call.request), call.body.model_dump()]
     digest = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     async with call.service.key_lock(f"dispatches\0{call.key}"):
         yield f"{call.key} {digest}"

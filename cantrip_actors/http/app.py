@@ -33,6 +33,7 @@ from cantrip_actors.http.live_page import page_routes
 from cantrip_actors.http.mcp import mcp_routes
 from cantrip_actors.http.openai import OPENAI_ROUTES, as_openai_error
 from cantrip_actors.http.openapi import document
+from cantrip_actors.http.prefix import add_prefix, strip_prefix
 from cantrip_actors.http.problems import DescribeError, Problem, describe_no_error
 from cantrip_actors.http.protected_resource import metadata_routes
 from cantrip_actors.http.service import Service
@@ -63,12 +64,13 @@ def make_app(
         table += [(row, extension.describe_error) for row in extension.whole_routes]
 
     @cache
-    def describe() -> bytes:
-        return orjson.dumps(document(row for row, _ in table))
+    def describe() -> dict[str, Any]:
+        return document(row for row, _ in table)
 
-    async def openapi(_request: Request) -> Response:
+    async def openapi(request: Request) -> Response:
         described = await anyio.to_thread.run_sync(describe)  # the first time it takes a tenth of a second
-        return Response(described, media_type="application/json")
+        servers = [{"url": add_prefix(request, "") or "/"}]
+        return Response(orjson.dumps({**described, "servers": servers}), media_type="application/json")
 
     async def session(request: Request) -> Response:
         if request.headers.get("authorization") is None:
@@ -114,7 +116,7 @@ async def _answer_not_found(routes: Iterable[BaseRoute], request: Request, error
         methods = sorted({method for route in here for method in route.methods or ()})
         allowed = ", ".join(methods)
         problem = Problem(405, "method", f"expected one of the methods {allowed}", headers={"allow": allowed})
-    answer, path = problem.response(), request.url.path
+    answer, path = problem.response(), strip_prefix(request)
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return as_anthropic_error(answer)
     return as_openai_error(answer) if path.startswith("/v1/") else answer

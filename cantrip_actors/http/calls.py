@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cantrip_actors import CantripError, Loom, Runtime, Work
+from cantrip_actors.http.prefix import add_prefix
 from cantrip_actors.http.problems import Problem, make_revoked
 from cantrip_actors.http.sse import until_disconnect
 from cantrip_actors.http.token import Token
@@ -18,6 +19,9 @@ from cantrip_actors.records.codec import dump_json
 
 if TYPE_CHECKING:
     from cantrip_actors.http.service import Service
+
+BASE: Final = "/api/v1"
+"""The path below which the service's own routes are."""
 
 REPLAYED: Final = {"idempotency-replayed": "true"}
 """The header of an answer to a request that repeats an earlier one."""
@@ -67,6 +71,10 @@ class HttpCall:
     def redact_for_token(self, value: Any) -> Any:
         """Return a JSON value as this token may see it."""
         return value if self.token.allows("secrets") else self.runtime.redact(value)
+
+    def locate(self, path: str) -> str:
+        """Return the path of one of the service's own routes as the client has to send it."""
+        return add_prefix(self.request, BASE + path)
 
     async def read(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, which reads all data from the loom that a handler needs.

@@ -25,7 +25,6 @@ from cantrip_actors.loom.export.shapes import outcome_shape
 from cantrip_actors.loom.stores.selection import Selection, format_since
 from cantrip_actors.runtime.time.submissions import Submission
 
-ENTITIES = "/api/v1/entities"
 HUNG_UP = "the client hung up"
 
 
@@ -71,7 +70,7 @@ async def submit(call: HttpCall) -> JsonAnswer:
             queue=body.queue,
             by=call.token.sender,
         )
-    headers = {"location": f"{ENTITIES}/{submission.entity_id}", **({} if submission.is_new else REPLAYED)}
+    headers = {"location": call.locate(f"/entities/{submission.entity_id}"), **({} if submission.is_new else REPLAYED)}
     ended = await _wait(call, submission, headers, cancels=False)
     return ended or JsonAnswer(await _build_submission(call, submission), 202, headers)
 
@@ -156,7 +155,7 @@ async def ensure(call: HttpCall) -> JsonAnswer:
     await call.find_entity_id(entity.id)  # another request may have made it meanwhile
 
     shape = call.redact_for_token(await call.read(partial(entity_shape, call.runtime, entity.id)))
-    return JsonAnswer(shape, 201 if entity.is_new else 200, {"location": f"{ENTITIES}/{entity.id}"})
+    return JsonAnswer(shape, 201 if entity.is_new else 200, {"location": call.locate(f"/entities/{entity.id}")})
 
 
 async def fork(call: HttpCall) -> JsonAnswer:
@@ -213,7 +212,7 @@ async def _begin(call: HttpCall, begin: Callable[[], Awaitable[Entity]]) -> Json
     body = call.body
     _check_wait(call, body.wait)
     work, is_replay = await begin_once(call, partial(begin_work, begin))
-    headers = {"location": f"{ENTITIES}/{work.entity_id}", **(REPLAYED if is_replay else {})}
+    headers = {"location": call.locate(f"/entities/{work.entity_id}"), **(REPLAYED if is_replay else {})}
     ended = await _wait(call, work, headers)
     if ended is not None:
         return ended
@@ -304,7 +303,7 @@ async def send(call: HttpCall) -> JsonAnswer:
     entity, is_replay = await call.read(look)
     receipt = await entity.post(intent_of(body), **_read_given(call))
     headers = {
-        "location": f"{ENTITIES}/{entity.id}/receipts/{quote(receipt.key, safe='')}",
+        "location": call.locate(f"/entities/{entity.id}/receipts/{quote(receipt.key, safe='')}"),
         **(REPLAYED if is_replay else {}),
     }
     ended = await _wait(call, receipt, headers)
@@ -391,7 +390,7 @@ async def resume(call: HttpCall) -> JsonAnswer:
     entity = await call.runtime.resume(await call.find_entity_id(call.path["id"]), by=call.token.sender)
     state = await call.read(lambda: call.runtime.loom.state(entity.id))
     content = {"entity_id": entity.id, "name": entity.name, "state": state}
-    return JsonAnswer(content, 202, {"location": f"{ENTITIES}/{entity.id}"})
+    return JsonAnswer(content, 202, {"location": call.locate(f"/entities/{entity.id}")})
 
 
 async def abandon(call: HttpCall) -> JsonAnswer:

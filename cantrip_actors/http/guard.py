@@ -86,6 +86,9 @@ class RequestGuard:
 
     def _refusal(self, headers: Headers, origin: str | None, allowed: str | None) -> Response | None:
         host = headers.get("host", "")
+        if not self._service.is_open:
+            detail = "the service is not open: keep `async with service.open()` around the application's lifespan"
+            return Problem(503, "closed", detail).response()
         if not self._is_ours(host):
             return Problem(
                 421, "host", "this service has another name than this Host; `cantrip serve --host NAME` adds one"

@@ -2,7 +2,8 @@
 
 The page names its assets by a hash of all of them: a browser caches them for a year and gets a new version at once. So
 no answer has an ETag: a name that is kept has one content, and the page itself is not stored. Compressed with gzip,
-which every browser accepts, the files have a third of their size.
+which every browser accepts, the files have a third of their size. The page names everything relative to its own
+address, so it works below any prefix.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import re
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 from starlette.requests import Request
@@ -44,8 +45,8 @@ def assets() -> dict[str, str]:
     page = fill_page(
         texts.pop("page.html"),
         title="cantrip",
-        head=f'<link rel="stylesheet" href="/page/{digest}/page.css">\n'
-        f'<script src="/page/{digest}/app.js" type="module"></script>',
+        head=f'<link rel="stylesheet" href="page/{digest}/page.css">\n'
+        f'<script src="page/{digest}/app.js" type="module"></script>',
     )
     return {"/": page, **{f"/page/{digest}/{name}": text for name, text in texts.items()}}
 
@@ -57,11 +58,10 @@ def _compress(path: str) -> bytes:
 
 def page_routes() -> list[Route]:
     """Return the routes of the page; they need no token, since they show no data of the service."""
-    return [Route(path, _serve, methods=["GET"]) for path in assets()]
+    return [Route(path, partial(_serve, path), methods=["GET"]) for path in assets()]
 
 
-async def _serve(request: Request) -> Response:
-    path = request.url.path
+async def _serve(path: str, request: Request) -> Response:
     headers = {**PAGE_HEADERS, "vary": "accept-encoding"}
     if path != "/":
         headers["cache-control"] = _FOR_A_YEAR

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cantrip_actors.http.bodies import read_body
 from cantrip_actors.http.endpoint import Endpoint
+from cantrip_actors.http.prefix import service_url
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.protected_resource import MCP
 from cantrip_actors.http.service import Service
@@ -140,7 +141,7 @@ def _mark(service: Service, request: Request, token: Token) -> None:
         door=token.sender,
         allows=token.allows,
         starting=reserve_start,
-        page=str(request.base_url) if service.page else None,
+        page=f"{service_url(request)}/" if service.page else None,
     )
     user = AccessToken(
         token="", client_id=token.name, scopes=[], subject=token.digest or f"{token.tenant}:{token.name}"

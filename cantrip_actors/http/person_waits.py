@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 
 from cantrip_actors import Request, Work
 from cantrip_actors.http.calls import HttpCall
+from cantrip_actors.http.prefix import service_url
 
 MOST_METADATA: Final = 512
 """Characters of a value of metadata."""
@@ -42,7 +43,7 @@ def describe_wait(call: HttpCall, work: Work, requests: Sequence[Request]) -> Pe
     }
     places = [f"`cantrip requests {request.id}`" for request in requests]
     if call.service.page:
-        metadata["link"] = f"{call.request.base_url}#/e/{work.entity_id}"
+        metadata["link"] = f"{service_url(call.request)}/#/e/{work.entity_id}"
         places.insert(0, metadata["link"])
     asks = "\n".join(line for request in requests for line in request.render(columns=_COLUMNS, rows=_ROWS))
     text = (

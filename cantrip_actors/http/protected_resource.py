@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cantrip_actors.http.endpoint import Endpoint
+from cantrip_actors.http.prefix import service_url, strip_prefix
 from cantrip_actors.http.service import Service
 
 WELL_KNOWN: Final = "/.well-known/oauth-protected-resource"
@@ -52,13 +53,13 @@ def find_base(service: Service, request: Request) -> str:
     """Return the URL of the service: the configured one, or that of the request, whose Host was checked."""
     for issuer in () if service.tokens is None else service.tokens.issuers:
         return issuer.resource
-    return str(request.base_url).rstrip("/")
+    return service_url(request)
 
 
 def make_challenge(service: Service, request: Request, error: str = "") -> dict[str, str]:
     """Return the header of a 401: it names the error, and the place to log in at `/mcp` and at routes for people."""
     facts = {"error": error}
-    is_mcp = request.url.path == MCP
+    is_mcp = strip_prefix(request) == MCP
     if is_mcp or (service.tokens is not None and list(service.tokens.issuers)):
         facts["resource_metadata"] = find_base(service, request) + WELL_KNOWN + (MCP if is_mcp else "")
     shown = ", ".join(f'{name}="{value}"' for name, value in facts.items() if value)

@@ -9,9 +9,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from cantrip_actors.http import entities, health, history, models, operations, people, streams
-from cantrip_actors.http.calls import HttpCall, JsonAnswer
-
-BASE = "/api/v1"
+from cantrip_actors.http.calls import BASE, HttpCall, JsonAnswer
 
 AnswerModels = Mapping[int, type[BaseModel] | str | None]
 

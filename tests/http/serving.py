@@ -15,6 +15,8 @@ import anyio
 import anyio.abc
 import h11
 import httpx
+from starlette.applications import Starlette
+from starlette.routing import Mount
 
 from cantrip_actors import Cantrip, Circle, Runtime, ask_first, gate, scripted
 from cantrip_actors.dispatch.routes import make_extension
@@ -209,9 +211,10 @@ async def served(
     options: dict[str, Any] | None = None,
     first: Callable[[Runtime], Awaitable[Any]] | None = None,
     extensions: Iterable[ServiceExtension] = (DISPATCHING,),
+    prefix: str = "",
     **settings: Any,
 ) -> AsyncIterator[Served]:
-    """Serve on a free port, with a token that may do everything."""
+    """Serve on a free port, with a token that may do everything; with a prefix, below that of another application."""
     cantrips = [*cantrips] or [echo()]
     known = [token("admin", *SCOPES), *(tokens or ())]
     limits = limits or ServiceLimits(rate=10_000, burst=10_000)
@@ -227,8 +230,11 @@ async def served(
             await stop.wait()
 
         async with service.open(), anyio.create_task_group() as tasks:
-            tasks.start_soon(run_hypercorn, make_app(service, extensions=extensions), listener, started)
+            app = make_app(service, extensions=extensions)
+            app = Starlette(routes=[Mount(prefix, app)]) if prefix else app
+            tasks.start_soon(run_hypercorn, app, listener, started)
             await is_up.wait()
+            address += prefix
             headers = {"authorization": f"Bearer {ADMIN}"}
             async with httpx.AsyncClient(base_url=address, headers=headers, timeout=20) as client:
                 try:

@@ -30,7 +30,7 @@ export class Connection {
   }
   open() {
     this.close();
-    const source = (this.#source = new EventSource(`/api/v1/events?kinds=${this.kinds.join(",")}`));
+    const source = (this.#source = new EventSource(`api/v1/events?kinds=${this.kinds.join(",")}`));
     const on = (kind, work) =>
       source.addEventListener(kind, (event) => work(JSON.parse(event.data), event.lastEventId));
     on("snapshot", (data) => this.onSnapshot(this.model.snapshot(data)));

@@ -40,6 +40,18 @@ def test_a_call_is_decided_in_the_timeline_where_its_arguments_stay(chrome: Any,
 
 
 @pytest.mark.rule("W-52")
+def test_the_page_works_below_the_prefix_of_an_application_that_mounts_the_service(chrome: Any) -> None:
+    with live([ECHO], prefix="/our/agents") as service:
+        entity = cast(service, "echo", "pay 3", "ada")
+        with opened(chrome, url=service.link()) as page:
+            show(page, entity)
+            page.locator('#main .card.ask button:has-text("Approve")').click()
+            page.wait_for_selector('#main .step:has-text("it said: paid 3")')
+            page.reload()  # signed in by the cookie, and the events come again
+            page.wait_for_selector('#main .step:has-text("it said: paid 3")')
+
+
+@pytest.mark.rule("W-52")
 def test_a_token_that_may_not_approve_sees_the_arguments_without_a_form(chrome: Any, service: Live) -> None:
     entity = cast(service, "echo", "pay 5")
     with opened(chrome, url=service.link("guest")) as page:
