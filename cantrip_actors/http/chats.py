@@ -103,18 +103,24 @@ async def chat_ui(call: HttpCall) -> Response:
 
 
 async def resume_ui(call: HttpCall) -> Response | JsonAnswer:
-    """Return the stream of a chat's running episode again, from its beginning or its last reply; 204 if none runs."""
+    """Return the stream of a chat's running episode again, from its beginning or its last reply.
+
+    If none runs, it is the stream of the first message that waits, and 204 without one.
+    """
     entity = await _find_begun_chat(call)
     if entity is None:
         return JsonAnswer(status=204)
-    work = await _get_newest_intent(call, entity)
 
     def look() -> ChatMessage | None:
-        utterance = find_utterance(call.runtime, entity.id, with_children=False)
-        if utterance is not None or work.state not in ("waiting", "working"):
+        runtime = call.runtime
+        if find_utterance(runtime, entity.id, with_children=False) is not None:
             return None
-        replied = find_last_reply(call.runtime, entity.id)
-        return ChatMessage(work, () if replied is None else (replied,))
+        waiting = runtime.loom.waiting_intents(entity.id)  # read first: one that is taken meanwhile is the newest work
+        work = find_newest_work(runtime, entity) if runtime.loom.has_begun(entity.id) else None
+        if work is not None and work.state in ("waiting", "working"):
+            replied = find_last_reply(runtime, entity.id)
+            return ChatMessage(work, () if replied is None else (replied,))
+        return ChatMessage(runtime.receipt(entity, waiting[0].key or ""), is_queued=True) if waiting else None
 
     message = await call.read(look)
     return JsonAnswer(status=204) if message is None else _stream_ui(call, message)
@@ -123,7 +129,7 @@ async def resume_ui(call: HttpCall) -> Response | JsonAnswer:
 async def list_messages(call: HttpCall) -> JsonAnswer:
     """List the messages of a chat, as `useChat` takes them: those of the newest intents, oldest first.
 
-    While an episode runs, its answer is not among them: the stream of the chat has it from its beginning.
+    The last are those that wait. While an episode runs, its answer is not among them: the stream of the chat has it from its beginning.
     """
     wanted: ChatQuery = call.query
     entity = await _find_begun_chat(call)

@@ -25,8 +25,8 @@ KEY_PREFIX: Final = "chat:"
 def list_ui_messages(entity_id: str, exchanges: Iterable[Exchange]) -> list[UiMessage]:
     """Return the messages of the exchanges of an entity, in their order.
 
-    The answer to the newest one is left out while a stream can bring it: until the episode ends, or says something to
-    which a person replies.
+    The answer to an intent is left out while a stream can bring it: until the episode ends, or says something to which
+    a person replies.
     """
     return [message for exchange in exchanges for message in _list_messages(entity_id, exchange)]
 

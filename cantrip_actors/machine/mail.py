@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple, get_args
 
 from cantrip_actors.machine.events import Begin, Compact, Decide, Interrupt, Steer, Steering, Stopped, Undo
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Decision
+from cantrip_actors.records.records import Decision, IntentGiven
 from cantrip_actors.terms.errors import InvalidCantrip
 from cantrip_actors.terms.history import read_recorded_history
 
@@ -82,6 +83,16 @@ def _read_intent(text: str, mail: Mail) -> Begin | Void:
     context, sender = mail.body.get("context"), mail.sender or None
     note = mail.body.get("note")
     return Begin(text, context, mail.images, mail.key, sender, mail.trace, history=history, note=note)
+
+
+def list_waiting_intents(mails: Iterable[Mail]) -> list[IntentGiven]:
+    """Return the intents of waiting mail, in its order, as they will be recorded."""
+    events = ((mail, read_mail(mail, None)) for mail in mails)
+    return [
+        IntentGiven(mail.entity_id, event.intent, mail.at, *event[1:])
+        for mail, event in events
+        if isinstance(event, Begin)
+    ]
 
 
 def is_urgent(mail: Mail, episode: int) -> bool:

@@ -1,6 +1,7 @@
 """A message to an entity that works on another intent: its stream says that it waits, and has its own answer only."""
 
 import json
+from functools import partial
 from typing import Any
 
 import anyio
@@ -115,3 +116,35 @@ async def test_a_repeated_request_streams_the_answer_that_is_under_way() -> None
                 tasks.start_soon(ask, delay)
         assert all(text.count("so: quick") == 1 and "so: slow" not in text for text in texts)
         assert len(texts) == 3
+
+
+async def test_a_page_that_is_loaded_again_has_the_messages_that_wait_and_the_stream_of_each_answer() -> None:
+    async def list_texts(on: Served) -> list[str]:
+        messages = (await on.get("chat/echo/bob"))["messages"]
+        return [part["text"] for message in messages for part in message["parts"] if part["type"] == "text"]
+
+    async def resume() -> str:
+        return (await on.ask("GET", "chat/echo/bob/stream", 200)).text
+
+    async with in_process([slow()]) as on:
+        await occupy(on)
+        async with anyio.create_task_group() as tasks:
+            for text, id in (("quick", "m"), ("next", "n")):
+                body = {"id": id, "role": "user", "parts": [{"type": "text", "text": text}]}
+                tasks.start_soon(partial(on.ask, "POST", "chat/echo", json={"id": "bob", "messages": [body]}))
+                await anyio.sleep(5)
+            (_, *waiting) = (await on.get("chat/echo/bob"))["messages"]
+            assert [(message["id"], message["role"]) for message in waiting] == [("m", "user"), ("n", "user")]
+            assert await list_texts(on) == ["slow", "quick", "next"]
+            assert (await on.get("chat/echo/bob?limit=1"))["messages"] == waiting[1:]
+            assert "so: slow" in await resume()
+        assert await list_texts(on) == ["slow", "so: slow", "quick", "so: quick", "next", "so: next"]
+
+
+async def test_a_page_gets_the_stream_of_a_message_that_waits_while_nothing_runs() -> None:
+    async with in_process([slow()]) as on:
+        entity = await on.runtime.ensure("bob", slow())
+        await on.ask("GET", "chat/echo/bob/stream", 204)
+        await entity.post("quick")
+        streamed = read_events((await on.ask("GET", "chat/echo/bob/stream", 200)).text)
+        assert "so: quick" in str(streamed)

@@ -149,6 +149,7 @@ REFUSED: dict[str, Look] = {
     "loom.last_turn": lambda w, id: w.other.loom.last_turn(id),
     "loom.originals": lambda w, id: w.other.loom.originals(id),
     "loom.intents": lambda w, id: w.other.loom.intents(id),
+    "loom.waiting_intents": lambda w, id: w.other.loom.waiting_intents(id),
     "loom.last_metadata": lambda w, id: w.other.loom.last_metadata(id),
     "loom.outcome": lambda w, id: w.other.loom.outcome(id),
     "loom.state": lambda w, id: w.other.loom.state(id),

@@ -57,7 +57,11 @@ class Exchange:
 
 
 def read_exchanges(loom: Loom, entity_id: str, count: int) -> list[Exchange]:
-    """Return the newest `count` exchanges of an entity that were not undone, oldest first. Raises LoomError."""
+    """Return the newest `count` exchanges of an entity that were not undone, oldest first. Raises LoomError.
+
+    The last are those whose intents still wait in the inbox.
+    """
+    waiting = loom.waiting_intents(entity_id)  # read first: an intent that is taken meanwhile is in the log
     exchanges: list[Exchange] = []
     log = EventLog()
     for record in loom.newest_records(entity_id, partial(cut_intents, count=count)):
@@ -69,4 +73,6 @@ def read_exchanges(loom: Loom, entity_id: str, count: int) -> list[Exchange]:
                 exchanges.pop()
             elif exchanges:
                 exchanges[-1].add(event, record)
-    return exchanges
+    recorded = {exchange.intent.key for exchange in exchanges}
+    exchanges += [Exchange(intent) for intent in waiting if intent.key not in recorded]
+    return exchanges[-count:]

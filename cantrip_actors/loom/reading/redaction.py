@@ -26,7 +26,7 @@ from cantrip_actors.loom.stores.facts import EntityFacts, WithRecords
 from cantrip_actors.loom.stores.lease import QuarantineRow
 from cantrip_actors.loom.stores.selection import EVERYTHING, ListedEntity, Page, Selection
 from cantrip_actors.records.mail import Mail
-from cantrip_actors.records.records import Header, Record, get_images, replace_images
+from cantrip_actors.records.records import Header, IntentGiven, Record, get_images, replace_images
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.file import File
@@ -173,6 +173,13 @@ class RedactedLoom(Loom):
         """Return the next records of all entities after a number, redacted."""
         records, last = self._loom.read_since(number, limit, settled=settled)
         return [(number, redact_record(record, self._redactor)) for number, record in records], last
+
+    def waiting_intents(self, entity_id: str) -> list[IntentGiven]:
+        """Return the redacted intents that wait in an entity's inbox."""
+        return [
+            redact_record(intent, self._redactor, show_images=self._show_images)
+            for intent in self._loom.waiting_intents(entity_id)
+        ]
 
     def _read(self, entity_id: str, *, after: int = -1, limit: int = sys.maxsize) -> Sequence[Record]:
         return self._redact(self._loom._read(entity_id, after=after, limit=limit))  # noqa: SLF001  # likewise

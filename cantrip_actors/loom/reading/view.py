@@ -31,6 +31,7 @@ from cantrip_actors.loom.stores.settled import count_settled
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.machine.checkpoint import decode_checkpoint
 from cantrip_actors.machine.evolve import fold
+from cantrip_actors.machine.mail import list_waiting_intents
 from cantrip_actors.machine.project import (
     ClientCall,
     Life,
@@ -433,6 +434,11 @@ class Loom:
     def intents(self, entity_id: str) -> list[IntentGiven]:
         """Return the intents that an entity has taken, in order."""
         return list_intents(self.records(entity_id))
+
+    def waiting_intents(self, entity_id: str) -> list[IntentGiven]:
+        """Return the intents that wait in an entity's inbox, in order. Raises UnknownEntity."""
+        self.header(entity_id)
+        return list_waiting_intents(mail for _, mail in self._store.pending(entity_id, sys.maxsize))
 
     def last_metadata(self, entity_id: str) -> Mapping[str, Any]:
         """Return what the provider says of an entity's newest answer, such as its `stop_reason`."""
