@@ -129,7 +129,8 @@ async def resume_ui(call: HttpCall) -> Response | JsonAnswer:
 async def list_messages(call: HttpCall) -> JsonAnswer:
     """List the messages of a chat, as `useChat` takes them: those of the newest intents, oldest first.
 
-    The last are those that wait. While an episode runs, its answer is not among them: the stream of the chat has it from its beginning.
+    The last are those that wait. While an episode runs, its answer is not among them: the stream of the chat has it
+    from its beginning.
     """
     wanted: ChatQuery = call.query
     entity = await _find_begun_chat(call)

@@ -1,4 +1,4 @@
-"""The prefix below which an application that mounts the service serves it: ASGI's `root_path`, empty without a mount."""
+"""The prefix below which an application that mounts the service serves it: ASGI's `root_path`."""
 
 from __future__ import annotations
 
