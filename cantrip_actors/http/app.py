@@ -24,7 +24,7 @@ from starlette.types import ASGIApp
 from cantrip_actors.http.anthropic import ANTHROPIC_ROUTES, as_anthropic_error
 from cantrip_actors.http.approvals import approval_routes
 from cantrip_actors.http.bodies import DOT_SEGMENTS, read_body, read_json, validate
-from cantrip_actors.http.calls import HttpCall, JsonAnswer
+from cantrip_actors.http.calls import BASE, HttpCall, JsonAnswer
 from cantrip_actors.http.chats import CHAT_ROUTES
 from cantrip_actors.http.endpoint import Endpoint, keep_problem
 from cantrip_actors.http.extension import ServiceExtension, list_scopes
@@ -38,7 +38,7 @@ from cantrip_actors.http.problems import DescribeError, Problem, describe_no_err
 from cantrip_actors.http.protected_resource import metadata_routes
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate, check_scope, session_shape, start_session
-from cantrip_actors.http.table import BASE, OPERATIONS, ROUTES, ApiRoute
+from cantrip_actors.http.table import OPERATIONS, ROUTES, ApiRoute
 
 _ALL: Final = (*ROUTES, *OPENAI_ROUTES, *ANTHROPIC_ROUTES, *CHAT_ROUTES, *OPERATIONS)
 

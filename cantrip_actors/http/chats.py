@@ -19,7 +19,7 @@ from starlette.responses import Response
 from cantrip_actors import AlreadyDecided, Cantrip, CantripError, Entity, Request, Work
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.bodies import validate
-from cantrip_actors.http.calls import HttpCall, JsonAnswer
+from cantrip_actors.http.calls import BASE, HttpCall, JsonAnswer
 from cantrip_actors.http.client_rounds import is_at_work, load, may_reply
 from cantrip_actors.http.entities import check_path_name, find_cantrip
 from cantrip_actors.http.episode_tools import add_tools, check_in_thread, read_tools
@@ -41,7 +41,7 @@ from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.request_messages import LONGEST_NAME
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, HEADERS, QUIET, EventStreamResponse
-from cantrip_actors.http.table import BASE, ApiRoute
+from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.http.ui_history import KEY_PREFIX, UiMessage, list_ui_messages
 from cantrip_actors.http.ui_messages import UiMessages, make_message_id
 from cantrip_actors.loom import KeyUsed

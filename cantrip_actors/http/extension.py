@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from cantrip_actors import RequestSource
+from cantrip_actors.http.calls import BASE
 from cantrip_actors.http.problems import DescribeError, describe_no_error
-from cantrip_actors.http.table import BASE, ApiRoute
+from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.http.token import SCOPES
 
 _SCOPE: Final = re.compile(r"[a-z][a-z0-9:-]{0,63}")
