@@ -109,7 +109,8 @@ class Mail(Value, frozen=True, kw_only=True):
 class MailRow(NamedTuple):
     """A mail as a store keeps it, without its content.
 
-    `no` is its number in the store. `taken` is the number of the record that took it, or None while it waits.
+    `no` is its number in the store. `taken` is the number of the record that took it, or None while it waits. `is_new`
+    is True in the answer to the post that added it, and False for a repeated one.
     """
 
     no: int
@@ -119,6 +120,7 @@ class MailRow(NamedTuple):
     lane: int
     loads: bool
     digest: bytes
+    is_new: bool = False
 
 
 class Pending(NamedTuple):

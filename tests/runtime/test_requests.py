@@ -395,6 +395,24 @@ async def test_an_interrupt_ends_the_wait_and_nothing_runs(url: str) -> None:
 
 
 @pytest.mark.rule("C-20")
+async def test_of_two_equal_decisions_with_one_key_at_the_same_moment_one_says_that_it_repeats(url: str) -> None:
+    async with Runtime.open(url) as runtime:
+        entity = await runtime.invoke(SPELL, "go", name="x")
+        request = await request_of(runtime)
+        repeats: list[bool] = []
+
+        async def decide() -> None:
+            repeats.append(await runtime.decide(request.id, "allow", by="anna", key="k"))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(decide)
+            tasks.start_soon(decide)
+        assert sorted(repeats) == [False, True]
+        await entity.episode()
+        assert len(paid) == 1
+
+
+@pytest.mark.rule("C-20")
 async def test_cancelling_a_cast_that_waits_ends_its_entity(url: str) -> None:
     async with Runtime.open(url, passivate_after=1.0) as runtime:
         with anyio.move_on_after(50):

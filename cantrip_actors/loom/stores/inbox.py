@@ -144,7 +144,7 @@ class MailPlan:
         self._posted[entity, key] = row, line, number
         add_images(mail.images, made.blobs)
         self._count(place.tree, row, 1)
-        return row
+        return row._replace(is_new=True)
 
     def take(self, no: int, record: Record, tree: Tree, number: int) -> None:
         """Mark mail `no` as taken by `record`, which gets `number`. Raises Taken."""

@@ -303,8 +303,7 @@ class Requests:
         await self._check_decision(request, decision, answer, args, remember)
         if args is not None:
             await self._core.in_store(partial(self._check_args, requested, args))
-        await self._post(request_id, make_mail)
-        return False
+        return not await self._post(request_id, make_mail)
 
     async def deliver(
         self,
@@ -332,8 +331,7 @@ class Requests:
             raise InvalidDecision(
                 f"request {request_id} is about a call of {requested.gate} that waits for a person: decide it"
             )
-        await self._post(request_id, make_mail)
-        return False
+        return not await self._post(request_id, make_mail)
 
     def _describe_author(self, by: str, note: str, door: str, key: str | None) -> dict[str, str]:
         no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
@@ -355,11 +353,14 @@ class Requests:
                 raise
             return None
 
-    async def _post(self, request_id: str, make_mail: Callable[[], Mail]) -> None:
-        """Post a decision. Raises AlreadyDecided if another one was posted meanwhile, or the entity has ended."""
+    async def _post(self, request_id: str, make_mail: Callable[[], Mail]) -> bool:
+        """Post a decision; return whether it is new: False if its sender has posted it twice at the same time.
+
+        Raises AlreadyDecided if another one was posted meanwhile, or the entity has ended.
+        """
         in_store = self._core.in_store
         try:
-            await self._inboxes.post(await in_store(make_mail))
+            return (await self._inboxes.post(await in_store(make_mail))).is_new
         except (KeyUsed, EntityEnded) as why:
             raise await in_store(partial(self._make_already_decided, request_id)) from why
 
