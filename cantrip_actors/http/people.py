@@ -43,7 +43,8 @@ async def decide(call: HttpCall) -> JsonAnswer:
     """Decide a request, or deliver the result of a deferred call or its error; it is durable when this answers."""
     body: models.DecideBody = call.body
     request_id = call.path["id"]
-    if call.token.cantrips is not None and not await call.read(lambda: _sees_request(call, request_id)):
+    # the id of a request begins with that of its entity; requests of no entity are not for such a token
+    if call.token.cantrips is not None and not await call.read(lambda: call.sees(request_id.partition(":")[0])):
         raise Problem(404, "unknown-request", "no request has this id: GET /api/v1/requests lists them")
     who: dict[str, Any] = {"by": call.token.name, "door": call.token.sender, "key": call.key}
     if body.model_fields_set.isdisjoint(_RESULTS):
@@ -58,11 +59,6 @@ async def decide(call: HttpCall) -> JsonAnswer:
         decision = "answer" if body.error is None else "error"
     content = {"id": request_id, "decision": decision, "by": call.token.name}
     return JsonAnswer(content, headers=REPLAYED if is_repeated else None)
-
-
-def _sees_request(call: HttpCall, request_id: str) -> bool:
-    request = next((request for request in call.runtime.requests() if request.id == request_id), None)
-    return call.sees(request_id.partition(":")[0]) if request is None else _sees(call, request)
 
 
 def _sees(call: HttpCall, request: Request) -> bool:

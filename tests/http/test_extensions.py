@@ -1,5 +1,6 @@
 """Packages add routes, logins, requests and commands; what is their own behaves as what comes with the service."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Aut
 from starlette.requests import HTTPConnection
 from typer.testing import CliRunner
 
-from cantrip_actors import CantripError, InvalidCantrip, Runtime
+from cantrip_actors import CantripError, InvalidCantrip, Request, Runtime
 from cantrip_actors.cli.app import app
 from cantrip_actors.cli.extensions import open_service_extensions
 from cantrip_actors.http import (
@@ -77,6 +78,47 @@ async def test_a_route_of_an_extension_may_have_a_scope_of_its_own() -> None:
         assert session["scopes"] == ["read", "shop:order"]
         supported = await on.get("/.well-known/oauth-protected-resource")
         assert "shop:order" in supported["scopes_supported"]
+
+
+class Files:
+    """Requests that are read from files: each of them takes the thread in which it is read."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+        self.decided: list[str] = []
+
+    def has(self, request_id: str) -> bool:
+        self.threads.add(threading.get_ident())
+        return request_id == "order:1"
+
+    def open(self) -> list[Request]:
+        self.threads.add(threading.get_ident())
+        return [Request("order:1", "order", None, None, None, "order", {}, "?", None, "2026-03-02T09:00:00Z", None)]
+
+    async def decide(self, request_id: str, decision: str, **_who: str) -> None:
+        self.decided.append(f"{request_id} {decision}")
+
+
+async def test_the_requests_of_an_extension_are_not_read_on_the_event_loop() -> None:
+    files = Files()
+    limited = token("limited", "read", "approve", cantrips=frozenset({"echo"}))
+    async with in_process([echo()], limited, extensions=[ServiceExtension("shop", requests=files)]) as on:
+        assert len((await on.get("requests"))["items"]) == 1
+        assert (await on.get("requests", headers=on.as_token("limited")))["items"] == []
+        allow = {"decision": "allow"}
+        await on.ask("POST", "requests/order:1", 404, json=allow, headers=on.as_token("limited"))
+        begun = await on.post("casts", {"cantrip": "echo", "intent": "pay 3"}, 201)
+        (asked,) = await until_asked(on, begun["entity_id"])
+        await on.ask("POST", f"requests/{asked['id']}", 200, json=allow, headers=on.as_token("limited"))
+        await on.ask("POST", "requests/order:1", 200, json=allow)
+    assert files.decided == ["order:1 allow"]
+    assert threading.get_ident() not in files.threads
+
+
+async def until_asked(on: Served, entity_id: str) -> list[dict[str, Any]]:
+    while not (items := (await on.get(f"requests?entity={entity_id}"))["items"]):
+        await anyio.sleep(0.1)
+    return list(items)
 
 
 def test_a_scope_that_no_extension_names_is_refused(tmp_path: Path) -> None:

@@ -1011,8 +1011,9 @@ class Runtime:
         without those that address another person. With `follow`, return a feed: the
         open ones, then each new one, also of other processes that write the loom
         (`async for request in runtime.requests(follow=True)`). While a feed is open, requests count as attended; with
-        `attend=False` they do not, because no person is asked. A list is read from the loom in the calling thread, as
-        by `interrupted`; a feed reads it in another, and waits while the loom cannot be read. Raises RuntimeClosed.
+        `attend=False` they do not, because no person is asked. A list is read in the calling thread, from the loom, as
+        by `interrupted`, and from the files of `add_request_source`: on an event loop, await `list_requests` for these.
+        A feed reads in another thread, and waits while the loom cannot be read. Raises RuntimeClosed.
         """
         check_kind("follow", follow, bool, "True or False")
         requests = self._tree.requests

@@ -54,7 +54,7 @@ class RequestSource(Protocol):
     def __hash__(self) -> int: ...
 
     def has(self, request_id: str) -> bool:
-        """Return whether the id belongs to this source, open or not."""
+        """Return whether the id belongs to this source, open or not. May read files, as `open`."""
 
     def open(self) -> Iterable[Request]:
         """Return the open requests. May read files; a feed calls it in a thread."""
@@ -177,11 +177,17 @@ class Requests:
         found = [*await self._core.in_store(look), *self._list_server_requests(tenant)]
         return [*found, *await run_apart(partial(self._list_source_requests, tenant))] if self._sources else found
 
+    def _list_sources(self, tenant: str | None) -> list[RequestSource]:
+        """Return the sources of all tenants, or of one. Any thread may call it."""
+        return [source for source, whose in list(self._sources.items()) if tenant in (None, whose)]
+
+    def _find_source(self, request_id: object, tenant: str | None) -> RequestSource | None:
+        """Return the source of a request, which may read files; None for a request of an entity."""
+        sources = self._list_sources(tenant) if isinstance(request_id, str) else []
+        return next((source for source in sources if source.has(str(request_id))), None)
+
     def _list_source_requests(self, tenant: str | None) -> list[Request]:
-        sources = [
-            source for source, whose in list(self._sources.items()) if tenant in (None, whose)
-        ]  # from any thread
-        found = (request for source in sources for request in source.open())
+        found = (request for source in self._list_sources(tenant) for request in source.open())
         return [redact_request(request, self._core.guard.redactor) for request in found]
 
     def _list_server_requests(self, tenant: str | None) -> Iterator[Request]:
@@ -276,8 +282,7 @@ class Requests:
     ) -> bool:
         """Decide a request of any tenant, or of one. See `Runtime.decide`."""
         _check_author(by, note, key, door)
-        sources = [one for one, whose in self._sources.items() if tenant in (None, whose)]
-        source = next((one for one in sources if isinstance(request_id, str) and one.has(request_id)), None)
+        source = await run_apart(partial(self._find_source, request_id, tenant)) if self._sources else None
         if source is not None:
             if decision not in ("allow", "deny") or answer is not None or args is not None or remember != "once":
                 raise InvalidDecision(
