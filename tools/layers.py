@@ -67,7 +67,7 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.recipes": _row("terms own_files crystal circle mcp cantrip_actors", f"{COMMON} yaml"),
     "cantrip_actors.agentic": _row("terms records machine runtime cantrip_actors", COMMON),
     "cantrip_actors.dispatch": _row(
-        "terms own_files records redact machine loom circle runtime cli http cantrip_actors",
+        "terms user_code own_files records redact machine loom circle runtime cli http cantrip_actors",
         f"{COMMON} msgspec rich typer yaml",
     ),
     "cantrip_actors.evals": _row("terms user_code recipes cantrip_actors", COMMON),
@@ -91,10 +91,10 @@ ROWS: dict[str, Row] = {
         f"{COMMON} httpx hypercorn jwt mcp starlette",
     ),
     "cantrip_actors.acp": _row(
-        "terms own_files redact records stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
+        "terms user_code own_files redact records stream crystal circle runtime observe mcp cantrip_actors", f"{COMMON}"
     ),
     "cantrip_actors.mcp_server": _row(
-        "terms own_files redact records stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
+        "terms user_code own_files redact records stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
     ),
     "cantrip_actors.__main__": _row("cli"),
     FACE: _row("terms records machine stream loom crystal circle runtime supervisors", COMMON),

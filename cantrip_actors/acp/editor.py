@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import anyio
-from anyio import to_thread
 from pydantic import Field
 
 from cantrip_actors import Cantrip, gate
@@ -27,6 +26,7 @@ from cantrip_actors.circle.gates.confine import place
 from cantrip_actors.gates import GateError
 from cantrip_actors.terms.gate import Gate
 from cantrip_actors.terms.tool_server import ToolServer
+from cantrip_actors.user_code.threads import run_for_client
 
 FILE_GATES: Final = ("read", "write", "list", "search")
 OUTPUT: Final = 200_000
@@ -113,22 +113,22 @@ class Editor:
 
     async def read_old_text(self, path: str) -> str | None:
         """Return the present text of a file that is to be written; None if it is new, long or not a text."""
-        return await to_thread.run_sync(partial(_read_text, _find_root(self.roots, path), path))
+        return await run_for_client(partial(_read_text, _find_root(self.roots, path), path))
 
     async def _run(
         self, function: Callable[..., Any], dependencies: Mapping[str, Any], *, folders: Sequence[Path], **args: Any
     ) -> Any:
         root = _find_root(folders, str(args.get("path") or ""))
-        return await to_thread.run_sync(partial(function, **args, **dependencies, root=root))
+        return await run_for_client(partial(function, **args, **dependencies, root=root))
 
     async def _read(
         self, function: Callable[..., Any], dependencies: Mapping[str, Any], *, folders: Sequence[Path], **args: Any
     ) -> Any:
         path, read_from_disk = str(args["path"]), partial(self._run, function, dependencies, folders=folders, **args)
         where = place(_find_root(folders, path), path)
-        if not await to_thread.run_sync(lambda: where.root.joinpath(*where.parts).is_file()):
+        if not await run_for_client(lambda: where.root.joinpath(*where.parts).is_file()):
             return await read_from_disk()  # its errors say what is wrong
-        await to_thread.run_sync(lambda: os.close(where.open()))  # it raises for a file that may not be read
+        await run_for_client(lambda: os.close(where.open()))  # it raises for a file that may not be read
         if args.get("column"):  # the editor counts in lines
             return await read_from_disk()
         request = {"path": str(where.root.joinpath(*where.parts)), "line": args.get("offset", 1)}
@@ -144,7 +144,7 @@ class Editor:
         where = place(_find_root(folders, path), path)
         if not where.parts:
             raise GateError(f'"{path}" is a folder, expected the path of a file')
-        await to_thread.run_sync(partial(_check_writable, where))
+        await run_for_client(partial(_check_writable, where))
         target = where.root.joinpath(*where.parts)
         try:
             await self._ask("fs/write_text_file", {"path": str(target), "content": content})

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from typing import Any, Final
 
 import anyio
@@ -465,11 +465,12 @@ class EditorSession:
             return SessionHistory(frozenset(), ())
         loom, entity = self.runtime.loom, self.runtime.get_entity(self.entity_id)
         open_work = list_open_work(entity)  # read first: its beginning may be in the logs
+        requests = [self.runtime.requests(entity=member) for member in loom.subtree(entity.id)]
         return SessionHistory(
             frozenset(turn.id for turn in self.thread()),
             [loom.records(entity_id) for entity_id in loom.originals(entity.id)],
             open_work,
-            requests=list(filter(self.concerns, self.runtime.requests())),
+            requests=sorted(chain.from_iterable(requests), key=lambda request: request.asked_at),
         )
 
     async def _tell_all(self, updates: Iterable[Update]) -> None:

@@ -20,8 +20,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator,
 from dataclasses import replace
 from typing import Any
 
-from anyio import to_thread
-
 from cantrip_actors import Companion, Gate, GateCall, Here, Loom, Observation, Refused
 from cantrip_actors.dispatch.checkpoints import Checkpoint, count_gate, may_run
 from cantrip_actors.dispatch.errors import DispatchError
@@ -34,6 +32,7 @@ from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.machine.project import list_finished_calls, list_started_calls
 from cantrip_actors.own_files.claims import Own
 from cantrip_actors.records.records import GateFinished
+from cantrip_actors.user_code.threads import run_for_client
 
 SHOWN = 120
 """Characters of a refused text that are repeated."""
@@ -175,7 +174,7 @@ class DispatchCompanion(Companion):
     async def _rehydrate(self, record: Record, here: Here) -> str:
         if record.contract.role != "orchestrator":
             return rehydration(record)
-        records = await to_thread.run_sync(read_trusted_records, self.log)
+        records = await run_for_client(read_trusted_records, self.log)
         return rehydration(
             record, children=[record for record in records if record.contract.parent_entity_id == here.entity_id]
         )
@@ -260,7 +259,7 @@ def keep_off(root: Any) -> Callable[[GateCall], Awaitable[Refused | None]]:
 
     async def keep_off_own_files(call: GateCall) -> Refused | None:
         try:
-            named = await to_thread.run_sync(find, call.args)
+            named = await run_for_client(find, call.args)
         except OSError as error:
             return Refused(f"it is unknown whether {call.gate} touches files of the runtime: {error.strerror}")
         if named is None:

@@ -50,6 +50,7 @@ from cantrip_actors.loom import Held
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.terms.arguments import check_kind, check_whole
+from cantrip_actors.user_code.threads import run_for_client
 
 CantripFor = Cantrip | Callable[[Contract], Cantrip]
 """The cantrip of a dispatch: one for all, or a function that picks one by the contract."""
@@ -146,7 +147,7 @@ class Dispatcher:
         if entity is not None:
             await entity.stop()
         forgotten = None if entity_id is None else await self._runtime.forget(entity_id, by=by, why=why)
-        await anyio.to_thread.run_sync(delete_dispatch, self.log, dispatch_id)
+        await run_for_client(delete_dispatch, self.log, dispatch_id)
         return forgotten
 
     def gates(self, cantrip: CantripFor) -> tuple[Gate, ...]:
@@ -242,7 +243,7 @@ class Dispatcher:
         """
         active: list[Contract] = []
         if record.contract.outputs and record.status == "queued":
-            records = await anyio.to_thread.run_sync(read_trusted_records, self.log)
+            records = await run_for_client(read_trusted_records, self.log)
             active = [record.contract for record in records if record.status == "active"]
         for other in (*active, *self._running):
             is_other = other.dispatch_id != record.id and other.role != "orchestrator"
@@ -366,7 +367,7 @@ class Dispatcher:
 
         Those that another process runs do not count towards the limit.
         """
-        records = await anyio.to_thread.run_sync(read_trusted_records, self.log)
+        records = await run_for_client(read_trusted_records, self.log)
         active = [record for record in records if record.status == "active"]
         queued = startable(records, heartbeat=heartbeat)
         elsewhere = await self._runtime.read(lambda: list(filter(self._runs_elsewhere, active)))

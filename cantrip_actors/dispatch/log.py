@@ -23,8 +23,6 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
-from anyio import to_thread
-
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.errors import (
     DispatchError,
@@ -44,6 +42,7 @@ from cantrip_actors.loom.seal.seal_key import UNSEALED, SealKey, derive_log_seal
 from cantrip_actors.loom.seal.sealed_log import BrokenLine, Disk, SealedLog, delete_log
 from cantrip_actors.own_files.claims import claim_folder, hold
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.user_code.threads import run_for_client
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -64,7 +63,7 @@ def _run_in_thread(
 ) -> Callable[Concatenate[Dispatches, P], Awaitable[T]]:
     @wraps(method)
     async def run(self: Dispatches, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return await to_thread.run_sync(partial(method, self, *args, **kwargs))
+        return await run_for_client(partial(method, self, *args, **kwargs))
 
     return run
 

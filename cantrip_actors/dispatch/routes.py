@@ -15,8 +15,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from anyio import to_thread
-
 from cantrip_actors import CantripError
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
 from cantrip_actors.dispatch.errors import DispatchError, DispatchExists, EventRefused, UnknownDispatch
@@ -41,6 +39,7 @@ from cantrip_actors.http import ApiRoute, HttpCall, JsonAnswer, Problem, Service
 from cantrip_actors.http.calls import REPLAYED
 from cantrip_actors.http.prefix import strip_prefix
 from cantrip_actors.http.problems import report
+from cantrip_actors.user_code.threads import run_for_client
 
 
 def make_extension(dispatches: Dispatches | None) -> ServiceExtension:
@@ -81,14 +80,14 @@ class _Routes:
         log, wanted = self._log(), call.query.status
         if not call.token.sees_all:
             return JsonAnswer({"items": []})
-        records = await to_thread.run_sync(read_trusted_records, log)
+        records = await run_for_client(read_trusted_records, log)
         summaries = [summary_of(record)._asdict() for record in records if wanted in (None, record.status)]
         return JsonAnswer({"items": call.redact_for_token(summaries)})
 
     async def get_dispatch(self, call: HttpCall) -> JsonAnswer:
         """Return a dispatch: its contract, how it stands, and every entry of its log."""
         log, dispatch_id = self._log_for(call), call.path["id"]
-        fields = await to_thread.run_sync(lambda: build_record_fields(log.read(dispatch_id)))
+        fields = await run_for_client(lambda: build_record_fields(log.read(dispatch_id)))
         return JsonAnswer(call.redact_for_token(fields))
 
     async def create_dispatch(self, call: HttpCall) -> JsonAnswer:
@@ -97,7 +96,7 @@ class _Routes:
         if not call.token.sees_all:
             raise Problem(403, "tenant", "dispatches belong to no tenant and no cantrip: use a token without them")
         async with _reserve_key(call) as key:
-            record, is_replay = await to_thread.run_sync(partial(_create, call, log, contract, key))
+            record, is_replay = await run_for_client(partial(_create, call, log, contract, key))
         headers = {"location": call.locate(f"/dispatches/{record.id}"), **(REPLAYED if is_replay else {})}
         return JsonAnswer(_build_summary(call, record), 201, headers)
 

@@ -12,7 +12,6 @@ from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import unquote
 
-import anyio.to_thread
 import orjson
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -39,6 +38,7 @@ from cantrip_actors.http.protected_resource import metadata_routes
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate, check_scope, session_shape, start_session
 from cantrip_actors.http.table import OPERATIONS, ROUTES, ApiRoute
+from cantrip_actors.user_code.threads import run_for_client
 
 _ALL: Final = (*ROUTES, *OPENAI_ROUTES, *ANTHROPIC_ROUTES, *CHAT_ROUTES, *OPERATIONS)
 
@@ -68,7 +68,7 @@ def make_app(
         return document(row for row, _ in table)
 
     async def openapi(request: Request) -> Response:
-        described = await anyio.to_thread.run_sync(describe)  # the first time it takes a tenth of a second
+        described = await run_for_client(describe)  # the first time it takes a tenth of a second
         servers = [{"url": add_prefix(request, "") or "/"}]
         return Response(orjson.dumps({**described, "servers": servers}), media_type="application/json")
 

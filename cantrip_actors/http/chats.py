@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import anyio
-from anyio import to_thread
 from starlette.responses import Response
 
 from cantrip_actors import AlreadyDecided, Cantrip, CantripError, Entity, Request, Work
@@ -51,6 +50,7 @@ from cantrip_actors.records.instant import format_instant
 from cantrip_actors.runtime.people.utterances import find_last_reply, find_newest_work, find_utterance, reply
 from cantrip_actors.stream.events import DecidedEvent, RequestedEvent
 from cantrip_actors.stream.reading import EventLog
+from cantrip_actors.user_code.threads import run_for_client
 
 
 class ChatDecision(NamedTuple):
@@ -141,7 +141,7 @@ async def list_messages(call: HttpCall) -> JsonAnswer:
         exchanges = read_exchanges(call.runtime.loom, entity.id, wanted.limit)
         return list(call.redact_for_token(list_ui_messages(entity.id, exchanges)))
 
-    return JsonAnswer({"messages": await to_thread.run_sync(read)})
+    return JsonAnswer({"messages": await run_for_client(read)})
 
 
 def _stream_ui(call: HttpCall, message: ChatMessage) -> Response:
@@ -428,7 +428,7 @@ async def _decide(
     entity = await _find_chat(call, chat)
     decisions = await call.read(lambda: list(read(call, entity.id)))
     if not decisions:
-        raise await to_thread.run_sync(_explain_refusal, call, entity.id, calls, expected)
+        raise await run_for_client(_explain_refusal, call, entity.id, calls, expected)
     check_scope(call.token, "approve")
     for decision in decisions:
         decide = call.runtime.deliver if decision.is_delivery else call.runtime.decide

@@ -12,8 +12,6 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from anyio import to_thread
-
 from cantrip_actors import Cantrip, Entity, Loom, Work
 from cantrip_actors.http import models
 from cantrip_actors.http.bodies import DOT_SEGMENTS
@@ -24,6 +22,7 @@ from cantrip_actors.http.shapes import cantrip_shape, entity_shape, entity_shape
 from cantrip_actors.loom.export.shapes import outcome_shape
 from cantrip_actors.loom.stores.selection import Selection, format_since
 from cantrip_actors.runtime.time.submissions import Submission
+from cantrip_actors.user_code.threads import run_for_client
 
 HUNG_UP = "the client hung up"
 
@@ -255,7 +254,7 @@ def _check_wait(call: HttpCall, seconds: float | None) -> None:
 
 async def list_entities(call: HttpCall) -> JsonAnswer:
     """List entities, newest first."""
-    return JsonAnswer(call.redact_for_token(await to_thread.run_sync(_build_page, call)))
+    return JsonAnswer(call.redact_for_token(await run_for_client(_build_page, call)))
 
 
 def _build_page(call: HttpCall) -> dict[str, Any]:

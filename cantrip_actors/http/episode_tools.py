@@ -26,6 +26,7 @@ from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.json_schema import find_excess, find_schema_fault, load
 from cantrip_actors.terms.messages import ToolCall, as_text
 from cantrip_actors.terms.schema_shape import is_plain
+from cantrip_actors.user_code.threads import get_client_limiter
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ async def check_in_thread(work: Callable[[], T]) -> T:
         load()
         return work()
 
-    return await to_thread.run_sync(load_and_work, abandon_on_cancel=True)
+    return await to_thread.run_sync(load_and_work, abandon_on_cancel=True, limiter=get_client_limiter())
 
 
 def read_tools(cantrip: Cantrip, tools: Sequence[Any]) -> dict[str, Gate]:

@@ -27,20 +27,19 @@ from cantrip_actors.loom.reading.search import Hit, Query, search
 from cantrip_actors.loom.reading.statistics import statistics
 from cantrip_actors.stream.reading import EventId
 from cantrip_actors.terms.period import find_zone
+from cantrip_actors.user_code.threads import get_client_limiter, run_for_client
 
 
 async def get_turn(call: HttpCall) -> JsonAnswer:
     """Return a turn."""
-    return JsonAnswer(
-        await to_thread.run_sync(lambda: build_turn_fields(call.loom.turn(call.turn_id(call.path["id"]))))
-    )
+    return JsonAnswer(await run_for_client(lambda: build_turn_fields(call.loom.turn(call.turn_id(call.path["id"])))))
 
 
 async def get_input(call: HttpCall) -> JsonAnswer:
     """Return the input of the model for a turn: messages, images, system prompt, gates, settings."""
     turn_id = await call.read(call.whole_turn_id)
     shown = build_input_fields(await call.runtime.model_input(turn_id))
-    return JsonAnswer(await to_thread.run_sync(call.redact_for_token, shown))
+    return JsonAnswer(await run_for_client(call.redact_for_token, shown))
 
 
 async def get_thread(call: HttpCall) -> JsonAnswer:
@@ -49,7 +48,7 @@ async def get_thread(call: HttpCall) -> JsonAnswer:
     def look() -> list[dict[str, Any]]:
         return list(map(build_turn_fields, call.loom.thread(call.turn_id(call.path["id"]))))
 
-    return JsonAnswer({"items": await to_thread.run_sync(look)})
+    return JsonAnswer({"items": await run_for_client(look)})
 
 
 async def get_turns(call: HttpCall) -> JsonAnswer:
@@ -60,7 +59,7 @@ async def get_turns(call: HttpCall) -> JsonAnswer:
         entity_id = call.entity_id(call.path["id"])
         return list(map(build_turn_fields, call.loom.list_turns(entity_id, after=wanted.after, limit=wanted.limit)))
 
-    return JsonAnswer({"items": await to_thread.run_sync(read)})
+    return JsonAnswer({"items": await run_for_client(read)})
 
 
 async def get_story(call: HttpCall) -> JsonAnswer:
@@ -75,7 +74,7 @@ async def get_story(call: HttpCall) -> JsonAnswer:
         # only the returned events are redacted: redacting a log of 10,000 turns would take long
         return {"items": call.redact_for_token(items), "earlier": page.earlier, "later": page.later}
 
-    return JsonAnswer(await to_thread.run_sync(read))
+    return JsonAnswer(await run_for_client(read))
 
 
 def _read_event_id(name: str, text: str | None) -> EventId | None:
@@ -89,7 +88,7 @@ def _read_event_id(name: str, text: str | None) -> EventId | None:
 
 async def get_tree(call: HttpCall) -> JsonAnswer:
     """Return an entity and everything below it."""
-    return JsonAnswer(await to_thread.run_sync(lambda: tree_shape(call.loom, call.entity_id(call.path["id"]))))
+    return JsonAnswer(await run_for_client(lambda: tree_shape(call.loom, call.entity_id(call.path["id"]))))
 
 
 async def get_spending(call: HttpCall) -> JsonAnswer:
@@ -101,7 +100,7 @@ async def get_spending(call: HttpCall) -> JsonAnswer:
         return [{"period": period, "usage": usage_shape(usage)} for period, usage in spent]
 
     find_zone(wanted.zone, lambda text: Problem(422, "invalid", text))
-    return JsonAnswer({"items": await to_thread.run_sync(read)})
+    return JsonAnswer({"items": await run_for_client(read)})
 
 
 async def reward(call: HttpCall) -> JsonAnswer:
@@ -121,7 +120,7 @@ async def search_loom(call: HttpCall) -> JsonAnswer:
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
     try:
         query = Query(text=wanted.q, regex=wanted.regex, gate=wanted.gate, errors=wanted.errors, entity=entity)
-        limiter = None if wanted.regex is None else call.service.expressions
+        limiter = get_client_limiter() if wanted.regex is None else call.service.expressions
 
         def look() -> list[Hit]:
             return list(islice((hit for hit in search(call.loom, query) if call.sees(hit.entity_id)), wanted.limit))
@@ -140,7 +139,7 @@ async def stats(call: HttpCall) -> JsonAnswer:
     if wanted is None:
         call.check_sees_all()
     entity = None if wanted is None else await call.find_entity_id(wanted)
-    counted = await to_thread.run_sync(statistics, call.loom, entity)
+    counted = await run_for_client(statistics, call.loom, entity)
     return JsonAnswer(counted.as_json())
 
 
@@ -165,5 +164,5 @@ async def export(call: HttpCall) -> EventStreamResponse:
 
 
 async def _read_in_thread(lines: Iterator[bytes]) -> AsyncGenerator[bytes]:
-    while (line := await to_thread.run_sync(next, lines, None)) is not None:
+    while (line := await run_for_client(next, lines, None)) is not None:
         yield line

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import anyio
-from anyio import to_thread
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -27,6 +26,7 @@ from cantrip_actors.http.service import Service
 from cantrip_actors.http.sessions import authenticate
 from cantrip_actors.http.token import Token
 from cantrip_actors.terms.half_characters import replace_half_characters
+from cantrip_actors.user_code.threads import run_for_client
 
 
 def mcp_routes(service: Service) -> list[Route]:
@@ -66,7 +66,7 @@ class _Door:
         """Return the manager of client sessions; it starts with the first request and ends with the service."""
         async with self._lock:
             if self._manager is None:
-                await to_thread.run_sync(import_module, "cantrip_actors.mcp_server")
+                await run_for_client(import_module, "cantrip_actors.mcp_server")
                 self._manager = await self._service.start_door(self._run)
         return self._manager
 

@@ -13,7 +13,6 @@ from types import FrameType
 from typing import Any, TextIO
 
 import anyio
-from anyio import to_thread
 from starlette.responses import Response
 
 from cantrip_actors import LoomError, Runtime, RuntimeClosed
@@ -22,6 +21,7 @@ from cantrip_actors.http.health import CONTENT_TYPE
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.supervision import row_of, rows_of, system_of, traceback_of
 from cantrip_actors.observe import Telemetry
+from cantrip_actors.user_code.threads import run_for_client
 
 
 async def get_metrics(call: HttpCall) -> Response:
@@ -56,7 +56,7 @@ async def get_system(call: HttpCall) -> JsonAnswer:
 async def get_overview(call: HttpCall) -> JsonAnswer:
     """Return the entities, the open requests, and the state of the service, as `cantrip top` shows them."""
     call.check_sees_all()
-    overview = await to_thread.run_sync(call.service.overview(call.runtime).look)
+    overview = await run_for_client(call.service.overview(call.runtime).look)
     telemetry = call.service.telemetry
     if telemetry is not None and call.token.tenant is None and call.token.allows("observe"):
         overview = {**overview, "live": _read_live(telemetry)}

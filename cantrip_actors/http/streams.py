@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final
 
-from anyio import to_thread
 from anyio.lowlevel import checkpoint
 from starlette.responses import Response
 
@@ -23,6 +22,7 @@ from cantrip_actors.loom.export.story import DURABLE, read_durable
 from cantrip_actors.records.records import Record
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.stream.wire import as_wire
+from cantrip_actors.user_code.threads import run_for_client
 
 MOST_KNOWN: Final = 10_000
 """Entities of which a reader of all events remembers whether it sees them."""
@@ -47,8 +47,8 @@ async def entity_events(call: HttpCall) -> Response | JsonAnswer:
     entity_id, is_over = await call.read(look)
     if is_over:
         log = EventLog()
-        records = await to_thread.run_sync(loom.records, entity_id)
-        newest = await to_thread.run_sync(lambda: deque(read_durable(log, records), 1))
+        records = await run_for_client(loom.records, entity_id)
+        newest = await run_for_client(lambda: deque(read_durable(log, records), 1))
         last = newest[-1].id if newest else EventId(log.number)
         if after is not None and last <= after < EventId(log.number + 1):
             return JsonAnswer(status=204)  # so that EventSource does not reconnect

@@ -7,7 +7,6 @@ from collections.abc import Callable, Container, Mapping
 from importlib.metadata import version
 from typing import Any, Final
 
-from anyio import to_thread
 from mcp import types
 from mcp.server.caching import CacheHint
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
@@ -33,6 +32,7 @@ from cantrip_actors.mcp_server.tools import (
 from cantrip_actors.mcp_server.work import ToolWork, UnknownWork, error_result
 from cantrip_actors.runtime.events.instrument import Instrument, Served
 from cantrip_actors.terms.problems import describe
+from cantrip_actors.user_code.threads import run_for_client
 
 FRESH: Final = 60_000
 """Milliseconds for which a client may cache the list of tools."""
@@ -151,7 +151,7 @@ class _Handlers:
     ) -> types.ListResourcesResult:
         """Return entities as resources."""
         cursor = None if params is None else params.cursor
-        return await to_thread.run_sync(list_resources, self._find(context), cursor)
+        return await run_for_client(list_resources, self._find(context), cursor)
 
     async def list_prompts(self, context: RequestContext, _params: Any) -> types.ListPromptsResult:
         """Return the prompts that a person may pick."""
@@ -177,7 +177,7 @@ class _Handlers:
         self, context: RequestContext, params: types.ReadResourceRequestParams
     ) -> types.ReadResourceResult:
         """Return an entity or a turn."""
-        return await to_thread.run_sync(read_resource, self._find(context), str(params.uri))
+        return await run_for_client(read_resource, self._find(context), str(params.uri))
 
 
 def _measure(telemetry: Instrument, offered: Container[str]) -> ServerMiddleware[Any]:

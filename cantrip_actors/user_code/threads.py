@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -25,7 +26,11 @@ GRACE: Final = 4.0
 OWN: Final = 8
 """Threads of the runtime for its own short work."""
 
+CLIENTS: Final = 16
+"""Threads of the runtime for the work of clients: of HTTP, MCP and editors, and of dispatches."""
+
 _own: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.user_code.threads own")
+_clients: RunVar[anyio.CapacityLimiter] = RunVar("cantrip_actors.user_code.threads clients")
 
 
 class _Work:
@@ -94,6 +99,19 @@ async def run_apart(work: Callable[[], T]) -> T:
     The default threads of anyio are those of a service, and may all wait for the runtime.
     """
     return await run_to_end(work, get_limiter(_own, OWN))
+
+
+async def run_for_client(work: Callable[..., T], *args: object) -> T:
+    """Return `work(*args)`, which reads for a client, as `run_to_end` does.
+
+    Its threads are neither those of the application nor those of `run_apart`, so a slow store stops clients alone.
+    """
+    return await run_to_end(partial(work, *args), get_client_limiter())
+
+
+def get_client_limiter() -> anyio.CapacityLimiter:
+    """Return the limiter of the threads of clients."""
+    return get_limiter(_clients, CLIENTS)
 
 
 def get_limiter(variable: RunVar[anyio.CapacityLimiter], tokens: int) -> anyio.CapacityLimiter:

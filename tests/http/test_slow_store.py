@@ -3,13 +3,16 @@
 A request that waits for the server then delays no entity and no event stream.
 """
 
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
-from tests.http.serving import Served, echo, served, token
+from cantrip_actors import Loom
+from tests.http.serving import Served, echo, in_process, served, token
 from tests.loom import postgres
 from tests.loom.statements import Watched, watch_statements
 
@@ -47,6 +50,30 @@ async def request_of(service: Served) -> dict[str, Any]:
             await anyio.sleep(0.05)
     found: dict[str, Any] = open_ones[0]
     return found
+
+
+async def test_the_threads_of_the_application_stay_free_while_a_hundred_requests_wait_for_the_store(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = threading.Event()
+    read_page = Loom.page
+
+    def wait(*args: Any, **more: Any) -> Any:
+        answers.wait(30)
+        return read_page(*args, **more)
+
+    async with in_process([echo()]) as on:
+        monkeypatch.setattr(Loom, "page", wait)
+        async with anyio.create_task_group() as tasks:
+            for _ in range(100):
+                tasks.start_soon(on.get, "entities")
+            await anyio.sleep(1)
+            with anyio.move_on_after(5):
+                await anyio.to_thread.run_sync(lambda: None, abandon_on_cancel=True)
+                answers.set()
+            is_free = answers.is_set()
+            answers.set()
+    assert is_free
 
 
 Use = Callable[[Served], Awaitable[Callable[[], Awaitable[Any]]]]
