@@ -12,12 +12,13 @@ import httpx
 
 from cantrip_actors.circle.gate_call import GateError
 from cantrip_actors.circle.gates.fetch_request import build_request, make_tls, parse_url, resolve_public
+from cantrip_actors.user_code.threads import run_apart
 
 
 async def post(url: str, body: bytes, headers: Mapping[str, str], *, allow_private: bool, seconds: float) -> int:
     """Post a body; return the status of the answer. Raises GateError if it is refused, or no answer comes in time."""
     target, problem = parse_url(url), "no address"
-    tls = await anyio.to_thread.run_sync(make_tls)
+    tls = await run_apart(make_tls)
     try:
         with anyio.fail_after(seconds):
             addresses = [None] if allow_private else await resolve_public(target)

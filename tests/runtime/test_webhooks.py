@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import pytest
 
 from cantrip_actors import Cantrip, Circle, Runtime, Webhook, ask_first, gate, scripted
@@ -153,6 +154,20 @@ async def test_a_receiver_gets_signed_messages_of_the_kinds_that_it_wants_in_ord
     assert only_ends.kinds == ["entity.ended", "entity.ended"]
     assert everything.messages[2][1]["data"]["result"] == "paid 7"
     assert len({id for id, _ in everything.messages}) == 4
+
+
+async def test_a_message_is_sent_while_each_default_thread_of_the_application_waits_for_it() -> None:
+    arrived = threading.Event()
+    with receiving() as receiver:
+        async with Runtime.open(webhooks=[hook(receiver)]) as runtime, anyio.create_task_group() as tasks:
+            for _ in range(int(anyio.to_thread.current_default_thread_limiter().total_tokens)):
+                tasks.start_soon(anyio.to_thread.run_sync, arrived.wait, 20)
+            await runtime.cast(make_cantrip(), "hello")
+            with anyio.move_on_after(10):
+                await receiver.wait_for(1)
+            was_sent = receiver.kinds == ["entity.ended"]
+            arrived.set()
+    assert was_sent
 
 
 async def test_a_message_that_is_not_accepted_is_sent_again_and_delays_no_entity(

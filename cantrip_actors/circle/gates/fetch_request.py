@@ -18,7 +18,7 @@ import socket
 import ssl
 import zlib
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Final, NamedTuple
 
 import anyio
@@ -31,6 +31,7 @@ from cantrip_actors.terms.errors import InvalidImage
 from cantrip_actors.terms.file import LARGEST
 from cantrip_actors.terms.image import Image
 from cantrip_actors.user_code.http_clients import get_http_errors
+from cantrip_actors.user_code.threads import run_apart
 
 HOPS: Final = 5
 """Redirects that are followed."""
@@ -53,7 +54,7 @@ async def request(
     if client is not None:
         return await _follow(client, parse_url(url), allow_private, most)
     # a client of its own, made and closed in this task: no connection outlives the call, on either backend
-    tls = await anyio.to_thread.run_sync(make_tls)
+    tls = await run_apart(make_tls)
     async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=seconds) as own:
         return await _follow(own, parse_url(url), allow_private, most)
 
@@ -223,7 +224,7 @@ async def _read_image(response: httpx.Response, url: httpx.URL) -> Image:
     if not whole:
         raise GateError(f"{_shorten(url)} is a picture of more than {LARGEST:,} bytes")
     try:
-        return await anyio.to_thread.run_sync(Image, data)  # a digest of 20 MB takes long
+        return await run_apart(partial(Image, data))  # a digest of 20 MB takes long
     except InvalidImage as error:
         raise GateError(f"{_shorten(url)}: {error}") from error
 
