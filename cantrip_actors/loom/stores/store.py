@@ -285,7 +285,8 @@ class Store(LeaseStore):
 
         Returns for each mail its row, or the error for mail that is not accepted: KeyUsed, InboxFull, EntityEnded, or
         another LoomError (there is no such entity). A mail with the key and content of an earlier one gets the earlier
-        row. Raises LoomError if nothing can be written, and Unsure if it cannot know: then post the same again.
+        row, which is not new. Raises LoomError if nothing can be written, and Unsure if it cannot know: then post the
+        same again.
 
         `most` is how much mail may wait in a lane, in place of `max_waiting`.
         """
