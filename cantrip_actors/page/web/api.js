@@ -1,6 +1,6 @@
 // @ts-check
-// Requests to the service, relative to the address of the page. The session's cookie says who asks; each POST has a key,
-// so that a repetition does nothing twice.
+// Requests to the service, relative to the address of the page. The session's cookie says who asks; each POST has a
+// key, so that a repetition does nothing twice.
 
 export async function api(method, path, body, headers = {}) {
   const answer = await fetch(path.startsWith("/") ? `.${path}` : `api/v1/${path}`, {
