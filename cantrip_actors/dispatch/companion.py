@@ -131,7 +131,7 @@ class DispatchCompanion(Companion):
     async def begins(self, here: Here) -> str | None:
         """Make the dispatch active, or recover it; return the contract and the progress for the entity to read."""
         record = await self.start(here)
-        self._checkpoint = await to_thread.run_sync(self._count_calls, here.entity_id)
+        self._checkpoint = await run_for_client(self._count_calls, here.entity_id)
         return f"{RULES}\n\n{await self._rehydrate(record, here)}"
 
     async def recalls(self, here: Here, last: int) -> str | None:
@@ -211,7 +211,7 @@ class DispatchCompanion(Companion):
 
     async def has_run(self, call: GateCall, seen: Observation) -> None:
         """Count a gate call that ran, also one that failed, except for the dispatch's own gates."""
-        records = await to_thread.run_sync(self._loom.records, call.entity_id) if seen.is_error else ()
+        records = await run_for_client(self._loom.records, call.entity_id) if seen.is_error else ()
         if not self._did_run(seen, (call.turn_id, call.call_id), list_started_calls(records)):
             return
         self._checkpoint = count_gate(self._checkpoint, call.gate, effectful=call.gate in self._effectful)

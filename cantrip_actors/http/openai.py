@@ -19,7 +19,6 @@ from typing import Any, Final, NamedTuple
 
 import anyio
 import orjson
-from anyio import to_thread
 from starlette.responses import Response
 
 from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, UnfinishedWork, Work
@@ -72,6 +71,7 @@ from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.runtime.face.work import MailState
 from cantrip_actors.runtime.people.utterances import find_newest_work, reply
 from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.user_code.threads import run_for_client
 
 ENTITY: Final = "entity:"
 
@@ -622,7 +622,7 @@ def _sends(call: HttpCall, work: Work) -> bool:
 
 async def get_response(call: HttpCall) -> JsonAnswer:
     """Return a response, from the loom."""
-    return JsonAnswer(await to_thread.run_sync(_read_response, call, call.path["id"]))
+    return JsonAnswer(await run_for_client(_read_response, call, call.path["id"]))
 
 
 def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
