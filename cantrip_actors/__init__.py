@@ -21,7 +21,7 @@ supervised actor, spawns children as nested subtrees, and writes every turn into
 
 from typing import TYPE_CHECKING
 
-from cantrip_actors.terms.lazy_exports import export_lazily
+from cantrip_actors.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from cantrip_actors.crystal import Scripted as Scripted

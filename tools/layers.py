@@ -49,11 +49,14 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.redact": _row("", "orjson structlog", IMPURE),
     "cantrip_actors.user_code": _row("", "anyio"),
     "cantrip_actors.own_files": _row("", "structlog"),
+    "cantrip_actors.lazy_exports": _row(""),
     "cantrip_actors.records": _row("terms", "msgspec orjson", IMPURE),
-    "cantrip_actors.machine": _row("terms records", "cronsim msgspec orjson", IMPURE),
+    "cantrip_actors.machine": _row("terms records lazy_exports", "cronsim msgspec orjson", IMPURE),
     "cantrip_actors.page": _row(""),
     "cantrip_actors.stream": _row("terms redact records machine", "msgspec orjson", IMPURE),
-    "cantrip_actors.loom": _row("terms own_files redact records machine stream page", f"{COMMON} msgspec psycopg"),
+    "cantrip_actors.loom": _row(
+        "terms own_files redact records machine stream page lazy_exports", f"{COMMON} msgspec psycopg"
+    ),
     "cantrip_actors.crystal": _row("terms user_code redact records stream", f"{COMMON} genai_prices httpx httpx2 yaml"),
     "cantrip_actors.circle": _row(
         "terms user_code own_files redact records machine",
@@ -65,18 +68,18 @@ ROWS: dict[str, Row] = {
         "terms user_code redact records machine stream loom crystal circle supervisors", f"{COMMON} msgspec uuid_utils"
     ),
     "cantrip_actors.recipes": _row("terms own_files crystal circle mcp cantrip_actors", f"{COMMON} yaml"),
-    "cantrip_actors.agentic": _row("terms records machine runtime cantrip_actors", COMMON),
+    "cantrip_actors.agentic": _row("terms records machine runtime cantrip_actors lazy_exports", COMMON),
     "cantrip_actors.dispatch": _row(
-        "terms user_code own_files records redact machine loom circle runtime cli http cantrip_actors",
+        "terms user_code own_files records redact machine loom circle runtime cli http cantrip_actors lazy_exports",
         f"{COMMON} msgspec rich typer yaml",
     ),
     "cantrip_actors.evals": _row("terms user_code recipes cantrip_actors", COMMON),
     "cantrip_actors.observe": _row(
-        "terms redact records machine stream loom runtime cantrip_actors supervisors",
+        "terms redact records machine stream loom runtime cantrip_actors supervisors lazy_exports",
         f"{COMMON} msgspec opentelemetry starlette uuid_utils",
     ),
     "cantrip_actors.testing": _row(
-        "terms user_code redact records machine loom crystal circle runtime cantrip_actors supervisors",
+        "terms user_code redact records machine loom crystal circle runtime cantrip_actors supervisors lazy_exports",
         f"{COMMON} hypothesis outcome psycopg pytest trio uuid_utils",
     ),
     "cantrip_actors.cluster": _row("", "ray"),
@@ -97,7 +100,7 @@ ROWS: dict[str, Row] = {
         "terms user_code own_files redact records stream loom runtime observe cantrip_actors", f"{COMMON} mcp"
     ),
     "cantrip_actors.__main__": _row("cli"),
-    FACE: _row("terms records machine stream loom crystal circle runtime supervisors", COMMON),
+    FACE: _row("terms records machine stream loom crystal circle runtime supervisors lazy_exports", COMMON),
     # Outside the wheel: these import what a user imports.
     "bench": _row("cantrip_actors agentic dispatch http observe redact testing supervisors", None),
     # The bench measures a chunk together with the code that frames it.

@@ -7,7 +7,7 @@ entity whose steps are turns of the loom. `cantrip_demos.arithmetic` is a comple
 
 from typing import TYPE_CHECKING
 
-from cantrip_actors.terms.lazy_exports import export_lazily
+from cantrip_actors.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher as AgentDispatcher

@@ -6,7 +6,7 @@ before a line is written, and a line is never changed. A `Record` is the fold of
 
 from typing import TYPE_CHECKING
 
-from cantrip_actors.terms.lazy_exports import export_lazily
+from cantrip_actors.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from cantrip_actors.dispatch.checkpoints import Checkpoint as Checkpoint

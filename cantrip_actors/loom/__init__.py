@@ -7,7 +7,7 @@
 
 from typing import TYPE_CHECKING
 
-from cantrip_actors.terms.lazy_exports import export_lazily
+from cantrip_actors.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from cantrip_actors.loom.export.thread import thread_jsonl as thread_jsonl

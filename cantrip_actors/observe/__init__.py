@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from cantrip_actors.terms.lazy_exports import export_lazily
+from cantrip_actors.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from cantrip_actors.observe.batching import Batching as Batching

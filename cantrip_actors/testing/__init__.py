@@ -11,7 +11,7 @@ who are a script.
 
 from typing import TYPE_CHECKING
 
-from cantrip_actors.terms.lazy_exports import export_lazily
+from cantrip_actors.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from cantrip_actors.testing.crashes import Crash as Crash

@@ -7,7 +7,7 @@ conversation, and statistics. `stream/reading.py` makes the events for observers
 
 from typing import TYPE_CHECKING
 
-from cantrip_actors.terms.lazy_exports import export_lazily
+from cantrip_actors.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
     from cantrip_actors.machine.project.client_calls import ClientCall as ClientCall

@@ -18,21 +18,23 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 
 def export_lazily(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return the functions `__getattr__` and `__dir__` of a package, whose `__init__.py` calls this."""
     module, code = sys.modules[package], sys._getframe(1).f_code  # noqa: SLF001  # inspect takes time to import
-    root, imported = package.partition(".")[0], frozenset(vars(module))
+    imported = frozenset(vars(module))
 
     @cache
     def read_homes() -> dict[str, str]:
         homes, home = {}, ""
-        for instruction in dis.get_instructions(code):
+        for instruction, after in pairwise(dis.get_instructions(code)):
             if instruction.opname == "IMPORT_NAME":
                 home = instruction.argval
-            elif instruction.opname == "IMPORT_FROM" and home.startswith(root) and instruction.argval not in imported:
+            is_from = instruction.opname == "IMPORT_FROM" and after.opname == "STORE_NAME"
+            if is_from and instruction.argval == after.argval and instruction.argval not in imported:
                 homes[instruction.argval] = home
         return homes
 
