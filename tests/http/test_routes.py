@@ -779,7 +779,7 @@ async def test_without_the_page_there_is_neither_page_nor_session() -> None:
 
 @pytest.mark.rule("HTTP-14")
 async def test_an_exceeded_limit_is_named_in_the_response() -> None:
-    limits = ServiceLimits(rate=1, burst=6, casts=1, streams=1, body=1000)
+    limits = ServiceLimits(rate=0.001, burst=6, casts=1, streams=1, body=1000)
     async with served(limits=limits) as on:
         body = {"cantrip": "echo", "intent": "nap 5"}
         await on.post("casts", body, 201)

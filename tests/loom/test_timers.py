@@ -219,7 +219,7 @@ def test_a_repeated_posting_of_the_same_mail_is_one_mail(box):
     box.replace_timer(None, schedule())
     (first,) = box.replace_timer(schedule(), schedule(due=160.0), [mail("k")])
     (second,) = box.replace_timer(schedule(due=160.0), None, [mail("k")])
-    assert first == second
+    assert (first.is_new, second) == (True, first._replace(is_new=False))
     assert len(box.pending("e")) == 1
 
 

@@ -16,7 +16,8 @@ _NO_LANES: _Lanes = (OrderedDict(), OrderedDict())
 class MailIndex:
     """All mail of a loom. Taking and counting is O(1).
 
-    Reading copies in one step what another thread may change meanwhile.
+    Reading copies in one step what another thread may change meanwhile: keys or values, but no pairs, because another
+    thread may run whenever Python makes one.
     """
 
     def __init__(self) -> None:
@@ -35,9 +36,11 @@ class MailIndex:
 
     def list_pending(self, entity: str, limit: int) -> list[tuple[int, bytes]]:
         """Return numbers and lines of waiting mail, control lane first."""
-        control, intents = self._lanes.get(entity, _NO_LANES)
-        pending = [*islice(control.items(), limit)]
-        return [*pending, *islice(intents.items(), limit - len(pending))]
+        pending: list[tuple[int, bytes]] = []
+        for lane in self._lanes.get(entity, _NO_LANES):
+            numbers = [*islice(lane, limit - len(pending))]
+            pending += [(no, line) for no in numbers if (line := lane.get(no)) is not None]
+        return pending
 
     def list_waiting_after(self, no: int) -> list[MailRow]:
         """Return the waiting mail with a higher number, in order."""

@@ -195,9 +195,12 @@ class ProcessLife:
         self._ended.set()
 
     async def wait(self) -> float | None:
-        """Wait until this life has ended; return after how many seconds the next one begins, if it has died."""
+        """Wait until this life has ended; return after how many seconds the next one begins, if it has died.
+
+        The end of the simulation is no death.
+        """
         await self._ended.wait()
-        return self._down if self._is_dead else None
+        return self._down if self._is_dead and not self._is_unwound else None
 
     def unwind(self) -> None:
         """End its tasks, after the simulation; nothing that they do is recorded."""
