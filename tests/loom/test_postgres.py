@@ -558,6 +558,23 @@ def test_a_tree_that_stays_locked_is_an_error(store, other, monkeypatch):
         second.append(turn("e", "t2", "t1", 2))
 
 
+def test_a_writer_whose_wait_for_a_lock_is_cancelled_waits_again(store, other):
+    """The server cancels a statement whose lock comes as its time ends, and calls that a request of a user."""
+    store.append(run("e", "t1", ends=False))
+    pid = store._writer.connection.info.backend_pid
+    with ThreadPoolExecutor() as threads:
+        with other.transaction():
+            other.execute("select from trees for update")
+            appending = threads.submit(store.append, turn("e", "t2", "t1", 2))
+            for _ in range(3):
+                while not other.execute("select from pg_locks where pid = %s and not granted", [pid]).fetchall():
+                    assert not appending.done()
+                other.execute("select pg_cancel_backend(%s)", [pid])
+                time.sleep(0.05)
+        appending.result(10)
+    assert verify_loom(store).ok
+
+
 def test_looms_of_one_database_are_separate(store):
     with anywhere("postgres") as elsewhere, elsewhere.open() as another:
         store.append(run("e", "t1"))

@@ -314,8 +314,8 @@ class PostgresStore(TableStore):
             with self._writer.lock:
                 self._check_open("recorded")
                 try:
-                    return self._writer.run("cannot write to", run, psycopg.errors.LockNotAvailable, *expected)
-                except psycopg.errors.LockNotAvailable as error:
+                    return self._writer.run("cannot write to", run, *_NOT_LOCKED, *expected)
+                except _NOT_LOCKED as error:
                     if turn == TURNS:
                         self._fail("cannot write to", error)
                     entities, claims = self._locking
@@ -644,6 +644,10 @@ select pg_terminate_backend(pid) from pg_locks held join pg_stat_activity using 
 def _format_time(seconds: float) -> sql.Literal:
     return sql.Literal(f"{seconds * 1000:.0f}ms")
 
+
+_NOT_LOCKED = (psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled)
+"""The errors of a writer that has waited for its turn. If it gets one lock as its time ends and waits for the next one,
+the server forgets why it cancels the statement, and calls that a user's request."""
 
 _UNKEEPABLE = re.compile("[\0\ud800-\udfff]")
 """The characters that no text in a database has."""
