@@ -108,7 +108,7 @@ def _list_open(loom: Loom, sources: Iterable[RequestSource], to: str | None) -> 
     redactor = Redactor(secrets_of_environment())
     waiting = list_newest(loom, Selection(state="waiting"), sys.maxsize)
     records = (loom.open_request(listed.id) for listed in waiting)
-    requests = [make_request(one, loom.ancestry(one.entity_id)[-1]) for one in records if one is not None]
+    requests = [make_request(record, loom.ancestry(record.entity_id)[-1]) for record in records if record is not None]
     requests += (request for source in sources for request in source.open())
     shown = (redact_request(request, redactor) for request in requests if request.is_for(to))
     return sorted(shown, key=lambda request: request.asked_at)
@@ -116,17 +116,17 @@ def _list_open(loom: Loom, sources: Iterable[RequestSource], to: str | None) -> 
 
 def _print_each(look: Callable[[], list[Request]], *, as_json: bool) -> None:
     """Print the open requests, and then each new one, until ctrl-C."""
-    known = set[tuple[str, str]]()
+    shown = set[tuple[str, str]]()
     while True:
         open_requests = look()
         for request in open_requests:
-            if (request.id, request.asked_at) in known:
+            if (request.id, request.asked_at) in shown:
                 continue
             if as_json:
                 output.print_lines([output.as_json(_build_row(request))])
             else:
                 print_styled(_render_table([request], terminal_width(), head=False))
-        known = {(request.id, request.asked_at) for request in open_requests}
+        shown = {(request.id, request.asked_at) for request in open_requests}
         time.sleep(LOOK)
 
 

@@ -135,11 +135,11 @@ async def test_of_many_puts_of_one_name_to_both_the_first_alone_makes_the_entity
         for name in ("ann", "ben", "cem"):
             statuses: list[int] = []
 
-            async def put(on: Served, name: str, statuses: list[int]) -> None:
+            async def make_entity(on: Served, name: str, statuses: list[int]) -> None:
                 answer = await on.ask("PUT", f"entities/{name}", json={"cantrip": "echo"})
                 statuses.append(answer.status_code)
 
             async with anyio.create_task_group() as tasks:
                 for number in range(6):
-                    tasks.start_soon(put, (one, two)[number % 2], name, statuses)
+                    tasks.start_soon(make_entity, (one, two)[number % 2], name, statuses)
             assert sorted(statuses) == [200] * 5 + [201]

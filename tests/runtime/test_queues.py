@@ -273,7 +273,7 @@ async def test_a_client_leaves_queues_to_the_nodes(url: str) -> None:
 async def test_an_entity_that_ends_while_a_client_looks_who_runs_it_is_not_called_interrupted(
     operation: str,
 ) -> None:
-    url = fresh()  # its looks run in threads, so the node goes on beside them
+    url = fresh()  # it is read in threads, and the node works meanwhile
     async with alone(url, REPORTS) as one, Runtime.open(url) as client:
         (submission,) = await submit(client, 1)
         entity, tree, is_held = submission.entity, client._tree, client._tree.is_held

@@ -71,7 +71,7 @@ async def test_a_caller_that_waited_long_gets_the_answer_of_an_entity_that_has_j
 
 @pytest.mark.real_time
 async def test_a_reader_waits_on_when_a_person_answers_while_it_looks_who_runs_the_entity() -> None:
-    url = fresh()  # its looks run in threads, so the other process goes on beside them
+    url = fresh()  # it is read in threads, and the other process works meanwhile
     async with Runtime.open(url, cantrips=[ASKS], passivate_after=0.1) as worker, Runtime.open(url) as client:
         entity = await worker.ensure("notes", ASKS)
         work = await entity.post("3")

@@ -193,7 +193,7 @@ async def test_a_cast_whose_entity_another_process_ends_at_this_moment_returns_i
 
         async def restore_late(*args: Any, **more: Any) -> Any:
             await first.episode()
-            await anyio.sleep(1)  # it has let go of the entity
+            await anyio.sleep(1)  # its lease on the entity is released
             return await restore(*args, **more)
 
         monkeypatch.setattr(here._tree.launcher, "restore", restore_late)

@@ -88,12 +88,12 @@ def test_a_content_id_depends_on_annotations_and_constraints() -> None:
 
 @pytest.mark.rule("C-42")
 def test_a_content_id_tells_the_keys_of_a_default_apart_by_their_types() -> None:
-    def made(default: Any) -> str:
+    def make_id(default: Any) -> str:
         def act(x: Any = default) -> None:
             """Act."""
 
         return Cantrip("local:b", circle=Circle(["done", gate(act)], [max_turns(1)])).id
 
     defaults = [{"1": "x"}, {1: "x"}, {1: "x", "2": "y"}, {"1": "x", "2": "y"}, {None: "x"}, {"None": "x"}]
-    assert len({made(default) for default in defaults}) == len(defaults)
-    assert made({1: "x", "2": "y"}) == made({"2": "y", 1: "x"})
+    assert len({make_id(default) for default in defaults}) == len(defaults)
+    assert make_id({1: "x", "2": "y"}) == make_id({"2": "y", 1: "x"})

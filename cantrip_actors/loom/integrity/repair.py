@@ -139,17 +139,17 @@ def _replace(path: Path, old: Sequence[Path], single: Path, repaired: Path) -> N
     `single` is the old loom as one file, with which the write-ahead log beside it agrees. So that log can be removed
     before the repaired file, with which it does not agree, is there.
     """
-    _put(single, path)
+    _move_durably(single, path)
     for file in old:
         if file != path and file.suffix != ".key":
             file.unlink(missing_ok=True)  # SQLite removes its own when it closes
-    _put(repaired, path)
+    _move_durably(repaired, path)
     for file in list_loom_files(single):
         file.unlink()
 
 
-def _put(file: Path, path: Path) -> None:
-    """Replace a file, also if the machine loses its power."""
+def _move_durably(file: Path, path: Path) -> None:
+    """Move a file to the place of another one, so that its content survives a power cut."""
     with file.open("rb") as opened:
         os.fsync(opened)
     file.replace(path)

@@ -78,7 +78,7 @@ class Subscription(AsyncIterator[EntityEvent]):
             if self.is_over:
                 raise StopAsyncIteration
             if self._has_ended is not None and await self._has_ended():
-                self.close()  # what has arrived meanwhile can still be read
+                self.close()  # events that have arrived meanwhile can still be read
                 continue
             with anyio.move_on_after(END_INTERVAL if self._has_ended is not None else None):
                 await self._ring.wait(self._next)  # several tasks may read: each event goes to one of them

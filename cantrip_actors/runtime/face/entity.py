@@ -161,7 +161,7 @@ class Entity(Generic[Answer_co]):
     def _read_episode(self) -> tuple[bool, str | None, Outcome | None]:
         """Return from the log whether the last episode is still under way in any process, its key, and its outcome."""
         loom, is_held = make_checked(self._tree.loom), self._tree.is_held(self._id)
-        state = fold_entity(loom, self._id)  # read after the lease: its process records the end before it lets go
+        state = fold_entity(loom, self._id)  # read after the lease: its process records the end before it releases it
         episode = state.episode
         if state.phase is Phase.IDLE and not episode.number:
             raise LoomError(f"entity {self._id} has had no intent yet: send it one")

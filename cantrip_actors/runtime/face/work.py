@@ -413,6 +413,6 @@ def list_open_work(entity: Entity[Any]) -> list[Work[Any]]:
     """
     tree = entity._tree  # noqa: SLF001  # of the same face
     waiting = [mail.key for _, mail in tree.store.pending(entity.id, sys.maxsize) if mail.lane != CONTROL]
-    taken = [intent.key or "" for intent in tree.loom.intents(entity.id)[-1:]]  # read last: none is taken unseen
-    works = [Work(tree, entity.id, key, entity_name=entity.name) for key in dict.fromkeys([*taken, *waiting])]
+    newest = [intent.key or "" for intent in tree.loom.intents(entity.id)[-1:]]  # read last: none is taken unseen
+    works = [Work(tree, entity.id, key, entity_name=entity.name) for key in dict.fromkeys([*newest, *waiting])]
     return [work for work in works if work.state in ("waiting", "working")]
