@@ -9,21 +9,41 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
+import json
+import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
+from pathlib import PurePath
 from typing import Any, Final
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
+from typing_extensions import is_typeddict
 
 DEEPEST: Final = 20
 """Levels of a default that enter the id."""
 
-_FIELD: Final = ("alias", "title", "description", "examples", "discriminator", "json_schema_extra")
+_FIELD: Final = (
+    *("alias", "validation_alias", "title", "description", "examples", "discriminator", "deprecated"),
+    *("json_schema_extra", "default_factory"),
+)
 """The arguments of pydantic's `Field` that enter; its constraints are in `metadata`."""
+
+_TYPE: Final = "type"
+"""The key of an object of JSON that stands for a value that is not JSON: it has the name of the value's type."""
+
+_TEXTS: Final = (
+    *(str, int, float, complex, bytes, bytearray, range),
+    *(date, time, timedelta, Decimal, Fraction, PurePath),
+)
+"""The types whose `str` is all that a value consists of."""
 
 ParameterFields = Mapping[str, tuple[Any, Any]]
 """A function's parameters: annotations and defaults; `...` means that the parameter has no default."""
@@ -71,7 +91,7 @@ def _describe_type(hint: Any, above: tuple[type, ...]) -> Any:  # noqa: PLR0911 
     if isinstance(hint, type) and hint not in above and not hint.__module__.startswith("cantrip_actors."):
         parts = _describe_parts(hint, (*above, hint))
         if parts is not None:
-            return {"class": _get_name(hint), "parts": parts}
+            return {"class": _get_name(hint), "parts": parts, **_describe_class(hint)}
     return _get_name(hint)
 
 
@@ -86,17 +106,36 @@ def _describe_parts(cls: type, above: tuple[type, ...]) -> dict[str, Any] | None
         }
     if dataclasses.is_dataclass(cls):
         hints = typing.get_type_hints(cls, include_extras=True)
+        return {field.name: _describe_own_field(hints[field.name], field, above) for field in dataclasses.fields(cls)}
+    if is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields")):
+        defaults = getattr(cls, "_field_defaults", {})
         return {
-            field.name: _describe_parameter(
-                hints[field.name], ... if field.default is dataclasses.MISSING else field.default, above
-            )
-            for field in dataclasses.fields(cls)
-        }
-    if typing.is_typeddict(cls) or (issubclass(cls, tuple) and hasattr(cls, "_fields")):
-        return {
-            name: _describe_type(hint, above) for name, hint in typing.get_type_hints(cls, include_extras=True).items()
+            name: _describe_parameter(hint, defaults[name], above) if name in defaults else _describe_type(hint, above)
+            for name, hint in typing.get_type_hints(cls, include_extras=True).items()
         }
     return None
+
+
+def _describe_own_field(hint: Any, field: dataclasses.Field[Any], above: tuple[type, ...]) -> list[Any]:
+    default = ... if field.default is dataclasses.MISSING else field.default
+    if field.default_factory is dataclasses.MISSING:
+        return _describe_parameter(hint, default, above)
+    return [*_describe_parameter(hint, default, above), {"default_factory": _convert_value(field.default_factory)}]
+
+
+def _describe_class(cls: type) -> dict[str, Any]:
+    """Return the rest of what a class has in a schema: its docstring, its settings of pydantic, and its optional keys.
+
+    The docstrings that Python writes for enumerations and dataclasses are left out.
+    """
+    text = inspect.cleandoc(vars(cls).get("__doc__") or "")
+    is_own = text != "An enumeration." and not text.startswith(f"{cls.__name__}(")
+    rest = {
+        "docstring": text if is_own else "",
+        "settings": getattr(cls, "model_config", None) or getattr(cls, "__pydantic_config__", None),
+        "optional": sorted(getattr(cls, "__optional_keys__", ())),
+    }
+    return {name: _convert_value(part) for name, part in rest.items() if part}
 
 
 def _get_name(item: Any) -> str:
@@ -105,8 +144,11 @@ def _get_name(item: Any) -> str:
 
 
 def _mark(mark: Any) -> Any:
-    """Return the metadata of an `Annotated` type as JSON."""
-    return _describe_field(mark) if isinstance(mark, FieldInfo) else _convert_value(mark)
+    """Return the metadata of an `Annotated` type as JSON, without the names of pydantic's own types."""
+    if isinstance(mark, FieldInfo):
+        return _describe_field(mark)
+    fields = _list_fields(mark)
+    return _convert_value(mark) if fields is None else {name: _convert_value(part) for name, part in fields.items()}
 
 
 def _describe_field(field: FieldInfo) -> dict[str, Any]:
@@ -119,25 +161,50 @@ def _describe_field(field: FieldInfo) -> dict[str, Any]:
     return arguments
 
 
-def _convert_value(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911  # likewise
-    """Return a default or a constraint as JSON: scalars and containers as they are, other values by their parts."""
+def _convert_value(value: Any, depth: int = 0) -> Any:
+    """Return a default or a constraint as JSON: what is JSON as it is, any other value by its type and its content.
+
+    A mapping with a key that is not a text, or that could be taken for another value, is converted like other types.
+    """
     if value is None or type(value) in (bool, int, float, str):
         return value
-    if isinstance(value, Enum):
-        return f"{_get_name(type(value))}.{value.name}"
     if depth == DEEPEST:
-        return "…"
-    parts = functools.partial(_convert_value, depth=depth + 1)
-    if isinstance(value, Mapping):
-        if all(isinstance(key, str) for key in value):
-            return {str(key): parts(part) for key, part in value.items()}
-        return {"entries of a mapping": sorted(([parts(key), parts(part)] for key, part in value.items()), key=repr)}
+        return {_TYPE: "…"}
+    convert = functools.partial(_convert_value, depth=depth + 1)
+    if type(value) is list:
+        return [convert(part) for part in value]
+    if type(value) is dict and all(type(key) is str for key in value) and _TYPE not in value:
+        return {key: convert(part) for key, part in value.items()}
+    if isinstance(value, type) or inspect.isroutine(value):
+        return {_TYPE: "function", "name": _get_name(value)}
+    return {_TYPE: _get_name(type(value)), "content": _convert_content(value, convert)}
+
+
+def _convert_content(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return what a value consists of besides its type, as JSON; None if only its author can tell."""
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, _TEXTS):
+        return str(value)
+    if isinstance(value, re.Pattern):
+        return [convert(value.pattern), value.flags]
     if isinstance(value, (list, tuple)):
-        return [parts(part) for part in value]
-    if isinstance(value, (set, frozenset)):
-        return sorted((parts(part) for part in value), key=repr)
+        return [convert(part) for part in value]
+    fields = _list_fields(value)
+    if fields is not None:
+        return {name: convert(part) for name, part in fields.items()}
+    if isinstance(value, Mapping):
+        return sorted(([convert(key), convert(part)] for key, part in value.items()), key=_in_one_order)
+    return sorted(map(convert, value), key=_in_one_order) if isinstance(value, (set, frozenset)) else None
+
+
+_in_one_order: Final = functools.partial(json.dumps, sort_keys=True)
+
+
+def _list_fields(value: Any) -> dict[str, Any] | None:
+    """Return the fields of a dataclass or of an object of pydantic; None for any other value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: parts(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, BaseModel) or type(value).__module__.startswith("pydantic."):
-        return {name: parts(part) for name, part in vars(value).items() if not name.startswith("_")}
-    return _get_name(value if callable(value) else type(value))
+        return {name: part for name, part in vars(value).items() if not name.startswith("_")}
+    return None

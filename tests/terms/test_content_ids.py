@@ -1,11 +1,23 @@
 """Content ids are the same in every version, because only what the user wrote is hashed."""
 
 import json
-from pathlib import Path
-from typing import Annotated, Any
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, make_dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
-from pydantic import Field
+from pydantic import BaseModel, Field
+from typing_extensions import TypedDict
 
 from cantrip_actors import Cantrip, Circle, gate
 from cantrip_actors.terms import gate as gates
@@ -86,14 +98,109 @@ def test_a_content_id_depends_on_annotations_and_constraints() -> None:
     assert len({made(hint) for hint in hints}) == len(hints)
 
 
+def _make_id(hint: Any, default: Any = ...) -> str:
+    def act(x: Any) -> None:
+        """Act."""
+
+    act.__annotations__["x"] = hint
+    if default is not ...:
+        act.__defaults__ = (default,)
+    return Cantrip("local:b", circle=Circle(["done", gate(act)], [max_turns(1)])).id
+
+
 @pytest.mark.rule("C-42")
 def test_a_content_id_tells_the_keys_of_a_default_apart_by_their_types() -> None:
-    def make_id(default: Any) -> str:
-        def act(x: Any = default) -> None:
-            """Act."""
-
-        return Cantrip("local:b", circle=Circle(["done", gate(act)], [max_turns(1)])).id
-
     defaults = [{"1": "x"}, {1: "x"}, {1: "x", "2": "y"}, {"1": "x", "2": "y"}, {None: "x"}, {"None": "x"}]
-    assert len({make_id(default) for default in defaults}) == len(defaults)
-    assert make_id({1: "x", "2": "y"}) == make_id({"2": "y", 1: "x"})
+    assert len({_make_id(Any, default) for default in defaults}) == len(defaults)
+    assert _make_id(Any, {1: "x", "2": "y"}) == _make_id(Any, {"2": "y", 1: "x"})
+
+
+class _Kind(Enum):
+    RED = "red"
+
+
+class _Label(str):
+    __slots__ = ()
+
+
+@dataclass
+class _Place:
+    x: int = 1
+
+
+class _PlaceModel(BaseModel):
+    x: int = 1
+
+
+_DEFAULTS: list[list[Any]] = [
+    [[1], (1,), {1}, frozenset({1}), {1: 1}],
+    [_Kind.RED, "red", "_Kind.RED", _Label("red"), _Label("blue"), {"type": "_Kind", "content": "RED"}],
+    [{"x": 1}, _Place(), _Place(2), _PlaceModel(), _PlaceModel(x=2), MappingProxyType({"x": 1})],
+    [1, 1.0, True, "1", Decimal(1), Decimal(2), Fraction(1)],
+    [
+        date(2026, 1, 1),
+        date(2026, 1, 2),
+        datetime(2026, 1, 1, tzinfo=UTC),
+        time(1),
+        time(2),
+        timedelta(1),
+        timedelta(2),
+    ],
+    [
+        b"a",
+        b"b",
+        PurePosixPath("a"),
+        PurePosixPath("b"),
+        re.compile("a"),
+        re.compile("b"),
+        re.compile("a", re.IGNORECASE),
+    ],
+    [len, max, int, str, "len", "int", {"type": "function", "name": "len"}],
+]
+
+
+@pytest.mark.rule("C-42")
+@pytest.mark.parametrize("defaults", _DEFAULTS, ids=repr)
+def test_a_content_id_tells_defaults_apart_by_their_types_and_contents(defaults: list[Any]) -> None:
+    assert len({_make_id(Any, default) for default in defaults}) == len(defaults)
+
+
+@pytest.mark.rule("C-42")
+def test_a_content_id_does_not_depend_on_the_order_of_a_set() -> None:
+    program = (
+        "from tests.terms.test_content_ids import _make_id; "
+        "print(_make_id(None, {frozenset({a + b for b in 'stuv'}) for a in 'abcdef'}))"
+    )
+    ids = set()
+    for seed in "123":
+        env = os.environ | {"PYTHONHASHSEED": seed}
+        ids.add(subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, check=True).stdout)
+    assert len(ids) == 1
+
+
+def _make_models() -> Iterator[type]:
+    for described in (False, True):
+        yield type("Order", (BaseModel,), {"__annotations__": {"items": list}, "__doc__": "An order." * described})
+    for default in (Field(default_factory=list), Field(validation_alias="i"), Field(deprecated=True)):
+        yield type("Order", (BaseModel,), {"__annotations__": {"items": list}, "items": default})
+    yield type("Order", (BaseModel,), {"__annotations__": {"items": list}, "model_config": {"extra": "forbid"}})
+
+
+@pytest.mark.rule("C-42")
+def test_a_content_id_depends_on_all_that_the_crystal_sees_of_a_class() -> None:
+    models = list(_make_models())
+    places = [make_dataclass("Place", [("x", list, field(**default))]) for default in ({}, {"default_factory": list})]
+    totals = [TypedDict("Total", {"x": int}, total=total) for total in (True, False)]  # type: ignore[operator, misc]
+    pairs = [NamedTuple("Pair", [("x", int)]), NamedTuple("Pair", [("x", int)])]
+    pairs[1]._field_defaults["x"] = 2  # type: ignore[attr-defined]
+    for classes in (models, places, totals, pairs):
+        assert len({_make_id(cls) for cls in classes}) == len(classes)
+
+
+@pytest.mark.rule("C-42")
+def test_a_content_id_tells_patterns_and_bounds_apart() -> None:
+    patterns = [Annotated[str, Field(pattern=re.compile(text))] for text in ("a", "b")]
+    bounds = [Annotated[Decimal, Field(ge=Decimal(text))] for text in ("1", "2")]
+    choices = [Literal[_Kind.RED], Literal["_Kind.RED"]]
+    for hints in (patterns, bounds, choices):
+        assert len({_make_id(hint) for hint in hints}) == len(hints)
