@@ -8,7 +8,7 @@ new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev
 
 if [ ! -x "$venv/bin/python" ] || ! new_enough "$venv/bin/python"; then
   found=
-  for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+  for candidate in ${PYTHON:-python3 python3.14 python3.13 python3.12 python3.11}; do
     if command -v "$candidate" >/dev/null && new_enough "$candidate"; then found=$candidate; break; fi
   done
   if [ -z "$found" ]; then
