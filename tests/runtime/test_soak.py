@@ -150,10 +150,13 @@ class World:
 
 
 def count_tokens(stream: bytes) -> int:
-    """Return the tokens that the events of a stream report."""
+    """Return the tokens that the events of a stream report; an event is whole without the blank line after it, too."""
     prompt = completion = 0
-    for line in stream.decode().split("\n\n")[:-1]:
-        event = json.loads(line.partition("data: ")[2])
+    for line in stream.decode().split("\n\n"):
+        try:
+            event = json.loads(line.partition("data: ")[2])
+        except ValueError:  # the stream is cut inside of it
+            continue
         usage = event.get("usage") or event.get("message", {}).get("usage") or {}
         prompt, completion = usage.get("input_tokens", prompt), usage.get("output_tokens", completion)
     return prompt + completion
