@@ -43,6 +43,8 @@ class Member(NamedTuple):
     it with only one: it continues an entity with them if its cantrip has one of these names."""
     aliases: Mapping[str, str] = MappingProxyType({})
     """The content ids of the cantrips that it offers under further names, by these names."""
+    dependencies: Mapping[str, Collection[str]] = MappingProxyType({})
+    """The marks of the dependencies with which it offers a content; it provides any for a content that is not here."""
 
     @property
     def room(self) -> int:
@@ -63,6 +65,8 @@ class Candidate(NamedTuple):
     """The content id of the cantrip that it would move to at this node."""
     is_clear: bool = False
     """Whether its crystal and dependencies are known also where its content is unclear: it begins, or ran here."""
+    missing: str | None = None
+    """The mark of the dependencies that it needs, if this node does not have them."""
 
 
 class State(NamedTuple):
@@ -215,8 +219,12 @@ def _offers_name(member: Member, candidate: Candidate) -> bool:
 
 def _get_served(member: Member, candidate: Candidate) -> Mapping[str, str | None]:
     """Return the contents that a node can continue an entity with; dependencies are never guessed (V-0001)."""
-    if candidate.is_clear or not member.unclear:
+    if candidate.missing is None and (candidate.is_clear or not member.unclear):
         return member.serves
+    mark = candidate.missing
     return {
-        id: name for id, name in member.serves.items() if candidate.name in member.unclear.get(id, (candidate.name,))
+        id: name
+        for id, name in member.serves.items()
+        if (candidate.is_clear or candidate.name in member.unclear.get(id, (candidate.name,)))
+        and (mark is None or mark in member.dependencies.get(id, (mark,)))
     }

@@ -19,6 +19,7 @@ from cantrip_actors import (
     Injected,
     InvalidCantrip,
     Message,
+    NoAnswer,
     Node,
     Runtime,
     Unavailable,
@@ -325,6 +326,40 @@ async def test_a_send_where_the_cantrip_is_ambiguous_is_answered_by_a_process_th
         notes = script.entity("notes")
         assert notes is not None
         assert (await notes.send("go", timeout=20)).result == "tea for service"
+
+
+@pytest.mark.parametrize("is_offered", [True, False])
+async def test_a_send_where_other_dependencies_are_known_waits_for_a_full_node_that_has_the_right_ones(
+    url: str, is_offered: bool
+) -> None:
+    hanging = Cantrip(ask("hang"), circle=Circle(["done", hang.with_(user="carl")], [max_turns(5)]))
+    async with Runtime.open(url, cantrips=[desk("service")] * is_offered) as program:
+        await (await program.invoke(desk("service"), "go", name="notes")).episode()
+    options: dict[str, Any] = {"cantrips": [desk("service")], "node": Node("w1", capacity=1)}
+    async with Runtime.open(url, **options) as worker, Runtime.open(url, stranded_after=10) as script:
+        busy = await worker.start(hanging, "go")
+        await script.cast(desk("anna"), "go")
+        await anyio.sleep(5)
+        notes = script.entity("notes")
+        assert notes is not None
+        receipt = await notes.post("go")
+        with pytest.raises(NoAnswer):
+            await receipt.episode(timeout=30)
+        await busy.stop()
+        assert (await receipt.episode(timeout=30)).result == "tea for service"
+
+
+async def test_a_sender_gets_an_error_where_all_nodes_have_other_dependencies(url: str) -> None:
+    async with Runtime.open(url) as program:
+        await (await program.invoke(desk("anna"), "go", name="notes")).episode()
+    options: dict[str, Any] = {"cantrips": [desk("service")], "stranded_after": 10}
+    async with Runtime.open(url, **options, node=Node("w1")), Runtime.open(url, **options) as script:
+        notes = script.entity("notes")
+        assert notes is not None
+        receipt = await notes.post("go")
+        with pytest.raises(DependenciesUnknown):
+            await receipt.episode(timeout=60)
+        assert [stranded.name for stranded in await script.cluster.stranded()] == ["notes"]
 
 
 @pytest.mark.parametrize("kind", [str, Session], ids=["plain", "object"])

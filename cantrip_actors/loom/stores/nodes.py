@@ -42,6 +42,8 @@ class NodeInfo(NamedTuple):
     it with only one: it takes over no entity whose cantrip has another name."""
     aliases: Mapping[str, str] = {}
     """The content ids of the cantrips that it offers under further names, by these names."""
+    dependencies: Mapping[str, Collection[str]] = {}
+    """The marks of the dependencies with which it offers a content; it provides any for a content that is not here."""
 
     @property
     def names(self) -> set[str]:

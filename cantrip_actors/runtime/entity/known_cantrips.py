@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeVar
 
 from cantrip_actors.machine.state import CantripRef
@@ -155,12 +156,16 @@ class KnownCantrips:
     def check_dependencies(self, entity_id: str, cantrip: Cantrip, mark: str | None) -> None:
         """Raise DependenciesUnknown if a cantrip has other dependencies than those of an entity's mark."""
         if not self.has_dependencies(cantrip, mark):
-            raise DependenciesUnknown(
-                f"entity {entity_id} waits: its gates had dependencies that no cantrip of this process has, and it "
-                "does not continue with others. Open the runtime with dependencies=provide, or pass a cantrip with "
-                "the right ones: runtime.entity(name, cantrip=…), runtime.resume(entity_id, cantrip=…) or, for a fork, "
-                "runtime.fork(…, cantrip=…)"
-            )
+            raise make_dependencies_unknown(entity_id)
+
+    def list_dependencies(self, contents: Iterable[str]) -> dict[str, list[str]]:
+        """Return the marks of the dependencies with which each of these contents is offered here.
+
+        A content is left out if its gates have no dependencies, or get provided ones.
+        """
+        offered = [cantrip for cantrip in self.given if self.provide is None and cantrip.circle.has_injected]
+        marks = {content: [self._marks.list_marks(cantrip) for cantrip in offered if cantrip.id == content] for content in contents}
+        return {content: sorted({*chain.from_iterable(lists)}) for content, lists in marks.items() if lists}
 
     @property
     def has_marks(self) -> bool:
@@ -258,6 +263,16 @@ class KnownCantrips:
             cantrip_name=wanted.name,
             offered=offered,
         )
+
+
+def make_dependencies_unknown(entity_id: str) -> DependenciesUnknown:
+    """Return the error for an entity that waits for dependencies that this process does not have."""
+    return DependenciesUnknown(
+        f"entity {entity_id} waits: its gates had dependencies that no cantrip of this process has, and it does not "
+        "continue with others. Open the runtime with dependencies=provide, or pass a cantrip with the right ones: "
+        "runtime.entity(name, cantrip=…), runtime.resume(entity_id, cantrip=…) or, for a fork, "
+        "runtime.fork(…, cantrip=…)"
+    )
 
 
 def _make_label(name: str | None, cantrip_id: str) -> str:

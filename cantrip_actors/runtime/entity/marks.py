@@ -47,6 +47,12 @@ class Marks:
         identity = _identify(cantrip)
         return _OFFERED if identity in self._offered else self._make_own(identity, cantrip)
 
+    def list_marks(self, cantrip: Cantrip) -> list[str]:
+        """Return all marks of a cantrip's dependencies that other processes may know; none for objects and secrets."""
+        identity = _identify(cantrip)
+        marks = [_OFFERED] if identity in self._offered else []
+        return marks if _has_objects(cantrip) else [*marks, _make_digest(identity)]
+
     def has(self, cantrip: Cantrip, mark: str | None) -> bool:
         """Return whether a cantrip has the dependencies of a mark; True without a mark, or if no gate has any."""
         if mark is None or not cantrip.circle.has_injected:
@@ -57,8 +63,8 @@ class Marks:
         return mark == self._make_own(identity, cantrip)
 
     def _make_own(self, identity: tuple[object, ...], cantrip: Cantrip) -> str:
-        if not any(_has_object(name, value) for _, name, value in _list_dependencies(cantrip)):
-            return f"values:{blake2b(repr(identity).encode(errors='replace'), digest_size=8).hexdigest()}"
+        if not _has_objects(cantrip):
+            return _make_digest(identity)
         mark, _ = self._own.setdefault(identity, (f"own:{uuid4()}", cantrip))
         self._own.move_to_end(identity)
         if len(self._own) > REMEMBERED:
@@ -90,6 +96,14 @@ def _identify_value(value: Any) -> tuple[object, ...]:
     if kind is dict:
         return "dict", *((_identify_value(name), _identify_value(part)) for name, part in value.items())
     return "object", id(value)
+
+
+def _make_digest(identity: tuple[object, ...]) -> str:
+    return f"values:{blake2b(repr(identity).encode(errors='replace'), digest_size=8).hexdigest()}"
+
+
+def _has_objects(cantrip: Cantrip) -> bool:
+    return any(_has_object(name, value) for _, name, value in _list_dependencies(cantrip))
 
 
 def _has_object(name: str, value: Any) -> bool:

@@ -42,7 +42,7 @@ from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.episode_scope import Provide
-from cantrip_actors.terms.errors import DependenciesUnknown, LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import LoomError, RuntimeClosed
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning
 
@@ -390,22 +390,19 @@ class Core:
         waiting = self.store.pending(facts.entity_id, self.limits.max_waiting + 1)
         return next((pending.mail for pending in waiting if pending.mail.lane != CONTROL), None)
 
-    def find_unknown_dependencies(self, entity_id: str) -> DependenciesUnknown | None:
-        """Return why an entity waits, if it waits for dependencies that this process does not have."""
+    def find_missing_mark(self, facts: EntityFacts) -> str | None:
+        """Return the mark of the dependencies that an entity needs next; None if this process has them."""
         if not self.cantrips.has_marks:
             return None
-        facts = self.loom.facts(entity_id)
         intent = self.find_next_intent(facts)
         if intent is not None and self.cantrips.get_sent(facts.entity_id, intent.key) is not None:
             return None
         try:
             cantrip, _ = self.find_cantrip(facts)
-            self.check_dependencies(facts, cantrip, intent)
-        except DependenciesUnknown as unknown:
-            return unknown
         except LoomError:
             return None
-        return None
+        mark = self._find_mark(facts, cantrip, intent)
+        return None if self.cantrips.has_dependencies(cantrip, mark) else mark
 
     def _find_next_move(self, facts: EntityFacts) -> tuple[CantripRef, Move | None]:
         """Return an entity's present cantrip, and the move that it makes when it is loaded for its next intent.

@@ -227,7 +227,9 @@ def join(node: Node, core: Core, offered: Sequence[Cantrip]) -> Membership:
     serves = {one.id: one.name for one in offered}
     aliases = {one.name: one.id for one in offered if one.name is not None and one.name != serves[one.id]}
     unclear = core.cantrips.find_unclear(serves)
-    info = NodeInfo(node.name, node.capacity, node.release, node.zone, dict(node.labels), serves, unclear, aliases)
+    dependencies = core.cantrips.list_dependencies(serves)
+    place = (node.name, node.capacity, node.release, node.zone, dict(node.labels))
+    info = NodeInfo(*place, serves, unclear, aliases, dependencies)
     return Membership(node, info)
 
 

@@ -21,6 +21,7 @@ from cantrip_actors.machine.placement import (
 )
 from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.known_cantrips import make_dependencies_unknown
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripError, EntityInterrupted, Stranded
@@ -40,15 +41,15 @@ def make_candidate(core: Core, facts: EntityFacts) -> Candidate:
     ran_here = core.cantrips.get_unloaded(facts.entity_id) is not None
     known = core.cantrips.find_content(facts.entity_id, now.id)
     served = now.id if known is None else known.offered.id  # nodes add a client's additions to it
-    return Candidate(facts.entity_id, served, now.name, is_idle and core.upgrades.is_for_all, moves_to, ran_here)
+    may_move, missing = is_idle and core.upgrades.is_for_all, core.find_missing_mark(facts)
+    return Candidate(facts.entity_id, served, now.name, may_move, moves_to, ran_here, missing)
 
 
 def make_member(row: NodeRow) -> Member:
     """Return a node as placement sees it."""
     info = row.info
-    return Member(
-        row.owner, info.capacity, row.busy, row.is_draining, info.serves, row.release_no, info.unclear, info.aliases
-    )
+    load = (row.owner, info.capacity, row.busy, row.is_draining)
+    return Member(*load, info.serves, row.release_no, info.unclear, info.aliases, info.dependencies)
 
 
 def may_load_here(core: Core, facts: EntityFacts) -> bool:
@@ -122,17 +123,18 @@ def find_stranding(core: Core, entity_id: str) -> CantripError | None:
     store = core.store
     if core.living.get(entity_id) is not None or store.is_held(entity_id):
         return None
-    unknown = core.find_unknown_dependencies(entity_id)
-    if unknown is not None:
-        return unknown
     quarantine = next((row for row in store.quarantines() if row.entity_id == entity_id), None)
     if quarantine is not None:
         return Quarantined(*quarantine)
     facts = core.loom.facts(entity_id)
     one = make_candidate(core, facts)
     members = [make_member(row) for row in store.nodes() if row.is_living]
+    if can_any_run(one, members):
+        return None
+    if one.missing is not None:
+        return make_dependencies_unknown(entity_id)
     may_load_itself = core.membership is None and core.is_clear(facts)
-    if facts.is_held or may_load_itself or is_waiting_for_answer(core, facts) or can_any_run(one, members):
+    if facts.is_held or may_load_itself or is_waiting_for_answer(core, facts):
         return None
     services = store.served()
     if not store.count_mail(entity_id).loads:
