@@ -379,7 +379,7 @@ def where(
 
 @cluster.command(epilog=examples("cantrip cluster stranded --json"))
 def stranded(loom: Url = LOOM, as_json: Json = False) -> None:
-    """List the entities that have work and that no living node can run, and those in quarantine."""
+    """List the entities that have work and that no living process can run, and those in quarantine."""
     stranded_entities = run_quietly(loom, lambda runtime: runtime.cluster.stranded(), as_json=as_json)
     rows = [entity._asdict() for entity in stranded_entities]
     print_rows(rows, _render_stranded(rows), "no entity is stranded", as_json=as_json)

@@ -245,6 +245,39 @@ async def test_an_entity_that_no_node_serves_is_stranded_until_one_does(url: str
 
 
 @pytest.mark.rule("N-61")
+@pytest.mark.parametrize("kind", ["sqlite", "jsonl", "postgres"])
+async def test_an_intent_that_no_process_serves_is_stranded_in_a_loom_without_nodes(kind: str, tmp_path: Path) -> None:
+    url = postgres.fresh() if kind == "postgres" else f"{kind}:{tmp_path}/loom.db"
+    async with Runtime.open(url, cantrips=[DESK]) as program:
+        await (await program.invoke(DESK, "begin", name="keeper")).episode()
+    async with Runtime.open(url) as client:
+        assert await client.cluster.stranded() == []
+        receipt = await client.entity("keeper").post("work", key="k")
+        (stranded,) = await client.cluster.stranded()
+        assert (stranded.name, stranded.cantrip_name) == ("keeper", "desk")
+        assert stranded.why == "no living process serves its cantrip"
+        assert receipt.state == "waiting"
+    async with Runtime.open(url, cantrips=[DESK]) as worker:
+        assert await worker.cluster.stranded() == []
+        assert (await worker.entity("keeper").send("work", key="k")).result == "work"
+
+
+@pytest.mark.rule("N-61")
+async def test_an_interrupted_episode_that_no_process_resumes_is_stranded_in_a_loom_without_nodes(url: str) -> None:
+    slow = answering(delay=3, name="slow", turns=3)
+    async with crashing(Runtime.open(url, cantrips=[slow])) as program:
+        cast = await program.start(slow, "a cast")
+        await anyio.sleep(1)
+    async with Runtime.open(url) as client:
+        (stranded,) = await client.cluster.stranded()
+        assert (stranded.entity_id, stranded.cantrip_name) == (cast.id, "slow")
+        assert stranded.why == "its episode was interrupted, and no living node serves its cantrip"
+    async with Runtime.open(url, cantrips=[slow], recover="resume") as worker:
+        assert (await worker.find(cast.id).episode()).result == "a cast"
+        assert await worker.cluster.stranded() == []
+
+
+@pytest.mark.rule("N-61")
 async def test_an_entity_that_cannot_be_read_is_listed_with_the_other_stranded_ones(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +299,7 @@ async def test_an_entity_that_cannot_be_read_is_listed_with_the_other_stranded_o
         whys = {stranded.entity_id: stranded.why for stranded in await client.cluster.stranded()}
         assert whys == {
             ids[0]: "its records cannot be read: a record was changed",
-            ids[1]: "no living node serves its cantrip",
+            ids[1]: "no living process serves its cantrip",
         }
 
 

@@ -164,7 +164,10 @@ class KnownCantrips:
         A content is left out if its gates have no dependencies, or get provided ones.
         """
         offered = [cantrip for cantrip in self.given if self.provide is None and cantrip.circle.has_injected]
-        marks = {content: [self._marks.list_marks(cantrip) for cantrip in offered if cantrip.id == content] for content in contents}
+        marks = {
+            content: [self._marks.list_marks(cantrip) for cantrip in offered if cantrip.id == content]
+            for content in contents
+        }
         return {content: sorted({*chain.from_iterable(lists)}) for content, lists in marks.items() if lists}
 
     @property

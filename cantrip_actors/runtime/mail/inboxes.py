@@ -42,7 +42,7 @@ from cantrip_actors.runtime.loom.outage_log import OutageLog
 from cantrip_actors.runtime.loom.outages import PATIENCE, Outages
 from cantrip_actors.runtime.mail.hints import Hints
 from cantrip_actors.runtime.mail.inbox import Inbox, Waiter, make_refusal_error, read_mail
-from cantrip_actors.runtime.nodes.placing import find_stranding
+from cantrip_actors.runtime.nodes.placing import find_stranding, read_services
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import (
     CantripError,
@@ -661,10 +661,14 @@ class Inboxes:
         """Fail the callers that have waited long for an entity that no living process can run."""
         late = inbox.list_waiting_since(anyio.current_time(), self._core.limits.stranded_after)
         if late:
-            why = await self._core.in_store(lambda: find_stranding(self._core, self._core.find_root(entity_id)))
+            why = await self._core.in_store(partial(self._find_stranding, entity_id))
             if why is not None:
                 await self.settle_from_log(entity_id)  # it may have ended, and was released for that
                 inbox.settle_all(lambda waiter: why if waiter in late else None)
+
+    def _find_stranding(self, entity_id: str) -> CantripError | None:
+        core = self._core
+        return find_stranding(core, core.find_root(entity_id), read_services(core.store))
 
     async def expire(self) -> None:
         """Remove the keys of mail that was settled more than `keep_keys` seconds ago."""

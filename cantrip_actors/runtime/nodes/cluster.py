@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from cantrip_actors.loom import Store, mark_gone, this_process
+from cantrip_actors.loom import Quarantined, Store, mark_gone, this_process
 from cantrip_actors.loom.stores.nodes import NodeRow
-from cantrip_actors.machine.placement import Member, can_any_run
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.loom.loom_writer import is_outage
-from cantrip_actors.runtime.nodes.placing import is_waiting_for_answer, make_candidate, make_member
+from cantrip_actors.runtime.nodes.placing import find_stranding, make_candidate, read_services
 from cantrip_actors.runtime.time.queues import QueueStatus
-from cantrip_actors.terms.errors import LoomError, UnknownEntity
+from cantrip_actors.terms.errors import (
+    CantripError,
+    DependenciesUnknown,
+    EntityInterrupted,
+    LoomError,
+    Stranded,
+    UnknownEntity,
+)
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -24,6 +30,14 @@ TTL = 10.0
 """Seconds for which this process holds an entity while it lifts the entity's quarantine, should it die meanwhile."""
 MANY = 10_000
 """The most entities without an owner that `stranded` checks."""
+
+
+_REASONS: Final[Mapping[type[CantripError], str]] = {
+    Stranded: "no living process serves its cantrip",
+    DependenciesUnknown: "no living process has the dependencies that it needs next",
+    EntityInterrupted: "its episode was interrupted, and no living node serves its cantrip",
+}
+"""The short reasons for the errors that callers get."""
 
 
 class NodeView(NamedTuple):
@@ -46,7 +60,7 @@ class NodeView(NamedTuple):
 
 
 class StrandedEntity(NamedTuple):
-    """An entity that has work and that no living node can run."""
+    """An entity that has work and that no living process can run."""
 
     entity_id: str
     name: str | None
@@ -90,7 +104,10 @@ class Cluster:
         return EventFeed(tree, entity_id, None)
 
     async def stranded(self) -> list[StrandedEntity]:
-        """Return the entities that have work and that no living node can run, and those in quarantine."""
+        """Return the entities that have work and that no living process can run, and those in quarantine.
+
+        A runtime that is not a node leaves out those that it can run itself.
+        """
         return await self._run_in_store(self._find_stranded)
 
     async def risks(self) -> list[str]:
@@ -169,33 +186,29 @@ class Cluster:
         return True
 
     def _find_stranded(self) -> list[StrandedEntity]:
-        nodes = self._store.nodes()
-        members = [make_member(row) for row in nodes if row.is_living]
-        quarantines = [row for row in self._store.quarantines() if self._store.life(row.entity_id) is not None]
-        described = [self._describe_stranded(row.entity_id, f"it is quarantined: {row.why}") for row in quarantines]
-        if nodes:
-            why = "no living node serves its cantrip"
-            unowned = self._tables.unowned(MANY)
-            described += [self._describe_stranded(entity.entity_id, why, members) for entity in unowned]
+        store, services = self._store, read_services(self._store)
+        quarantines = {row.entity_id: row for row in store.quarantines() if store.life(row.entity_id) is not None}
+        described = [self._describe(entity, lambda entity: Quarantined(*quarantines[entity])) for entity in quarantines]
+        has_tables = not store.can_join()
+        unowned = [row.entity_id for row in self._tables.unowned(MANY)] if has_tables else store.waiting()
+        find = partial(find_stranding, self._tree, services=services)
+        described += [self._describe(entity, find) for entity in unowned if entity not in quarantines]
         return [stranded for stranded in described if stranded is not None]
 
-    def _describe_stranded(
-        self, entity_id: str, why: str, members: list[Member] | None = None
-    ) -> StrandedEntity | None:
-        """Describe an entity that is stranded; return None if one of these members can run it, or it needs none."""
+    def _describe(self, entity_id: str, find: Callable[[str], CantripError | None]) -> StrandedEntity | None:
+        """Describe an entity that is stranded for the reason that `find` returns; return None if it returns None."""
         tree = self._tree
         try:
             facts = tree.loom.facts(entity_id)
+            error = None if facts.is_held else find(entity_id)
+            if error is None:
+                return None
             now = make_candidate(tree, facts)
-            if facts.is_held or (members is not None and is_waiting_for_answer(tree, facts)):
-                return None
-            if members is not None and can_any_run(now, members):
-                return None
         except LoomError as error:
             if is_outage(error):
                 raise
             return StrandedEntity(entity_id, None, "", None, f"its records cannot be read: {error}")
-        return StrandedEntity(entity_id, facts.header.name, now.cantrip_id, now.name, why)
+        return StrandedEntity(entity_id, facts.header.name, now.cantrip_id, now.name, _explain(error))
 
     @property
     def _store(self) -> Store:
@@ -211,6 +224,10 @@ class Cluster:
     async def _run_in_store(self, work: Callable[[], T]) -> T:
         self._tree.check_open()
         return await self._tree.access.run_in_thread(work)
+
+
+def _explain(error: CantripError) -> str:
+    return f"it is quarantined: {error.why}" if isinstance(error, Quarantined) else _REASONS[type(error)]
 
 
 def _count_beginnable(queue: QueueStatus) -> int:

@@ -5,9 +5,11 @@ A runtime that has not joined a cluster does all work that it finds.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from itertools import chain
+from typing import NamedTuple
 
-from cantrip_actors.loom import EntityFacts, Quarantined
+from cantrip_actors.loom import EntityFacts, Quarantined, Store
 from cantrip_actors.loom.stores.nodes import NodeRow
 from cantrip_actors.machine.placement import (
     Candidate,
@@ -115,12 +117,26 @@ def is_waiting_for_answer(core: Core, facts: EntityFacts) -> bool:
     return all(one.mail.lane != CONTROL or not one.mail.loads for one in core.store.pending(facts.entity_id))
 
 
-def find_stranding(core: Core, entity_id: str) -> CantripError | None:
+class Services(NamedTuple):
+    """What the living processes of a loom can run, read once for several entities."""
+
+    members: Sequence[Member]
+    """The living nodes."""
+    served: Collection[str]
+    """The names and content ids of the cantrips that other living processes serve without being nodes."""
+
+
+def read_services(store: Store) -> Services:
+    """Return what the living processes can run. It blocks while it reads the loom."""
+    return Services([make_member(row) for row in store.nodes() if row.is_living], store.served())
+
+
+def find_stranding(core: Core, entity_id: str, services: Services) -> CantripError | None:
     """Return why no process runs a root entity, now or soon; None if one does or may.
 
     Without nodes, a process loads an entity for mail, or for a caller of its own. It blocks while it reads the loom.
     """
-    store = core.store
+    store, (members, served) = core.store, services
     if core.living.get(entity_id) is not None or store.is_held(entity_id):
         return None
     quarantine = next((row for row in store.quarantines() if row.entity_id == entity_id), None)
@@ -128,7 +144,6 @@ def find_stranding(core: Core, entity_id: str) -> CantripError | None:
         return Quarantined(*quarantine)
     facts = core.loom.facts(entity_id)
     one = make_candidate(core, facts)
-    members = [make_member(row) for row in store.nodes() if row.is_living]
     if can_any_run(one, members):
         return None
     if one.missing is not None:
@@ -136,18 +151,17 @@ def find_stranding(core: Core, entity_id: str) -> CantripError | None:
     may_load_itself = core.membership is None and core.is_clear(facts)
     if facts.is_held or may_load_itself or is_waiting_for_answer(core, facts):
         return None
-    services = store.served()
     if not store.count_mail(entity_id).loads:
         if not members:
             return EntityInterrupted(entity_id)
-    elif not services.isdisjoint((one.cantrip_id, one.name)):
+    elif one.cantrip_id in served or one.name in served:
         return None
     why = _UNCLEAR if any(is_unclear(member, one) for member in members) else ""
     offered = chain.from_iterable(
         (*((name, id) for id, name in member.serves.items()), *member.aliases.items()) for member in members
     )
-    served = sorted({*offered}, key=str)
-    shown = ", ".join(sorted({*services, *(name or id for name, id in served)})) or "nothing"
+    by_nodes = sorted({*offered}, key=str)
+    shown = ", ".join(sorted({*served, *(name or id for name, id in by_nodes)})) or "nothing"
     return Stranded(
         f"no living process serves the cantrip of entity {entity_id}, {one.name or one.cantrip_id} ({one.cantrip_id}), "
         f"or has the labels that it needs; they serve {shown}{why}. Nothing is lost: it continues when one that does "
@@ -155,5 +169,5 @@ def find_stranding(core: Core, entity_id: str) -> CantripError | None:
         entity_id=entity_id,
         cantrip_id=one.cantrip_id,
         cantrip_name=one.name,
-        offered=served,
+        offered=by_nodes,
     )
