@@ -428,6 +428,7 @@ def test_closing_leaves_only_the_database_file(path):
         lambda store: store.children("t1"),
         lambda store: store.forks("t1"),
         lambda store: store.below("e"),
+        lambda store: store.branches("e"),
         lambda store: store.named("notes"),
         lambda store: store.unfinished(),
         lambda store: store.unfinished(idle=False),

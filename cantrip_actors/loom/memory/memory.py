@@ -589,9 +589,7 @@ class MemoryStore(Store):
 
     def branches(self, entity_id: str) -> Sequence[str]:
         """Return the entities that were forked from any turn of an entity."""
-        known = self._known
-        forks = [forks for turn, forks in list(known.forks.items()) if known.owners[turn] == entity_id]
-        return sorted(itertools.chain.from_iterable(forks), key=lambda id: known.places[id].no)
+        return tuple(self._known.branches.get(entity_id, ()))
 
     def below(self, entity_id: str) -> Sequence[str]:
         """Return the entities that an entity spawned."""

@@ -37,6 +37,8 @@ class MemoryIndex(Known):
         """Each turn's spawned entities."""
         self.forks: dict[str, list[str]] = {}
         """Each turn's forks."""
+        self.branches: dict[str, list[str]] = {}
+        """The forks from any turn of each entity."""
         self.below: dict[str, list[str]] = {}
         """Each entity's spawned entities."""
         self.asides: dict[str, list[int]] = {}
@@ -95,10 +97,10 @@ class MemoryIndex(Known):
 
     def apply(self, plan: Plan) -> None:
         """Add written records to the index."""
+        self.owners.update(plan.turns)
         for row in plan.entities:
             self._begin(row, plan.new[row.id])
         Known.apply(self, plan)
-        self.owners.update(plan.turns)
         for entity, standing in plan.standings.items():
             self._set_life(entity, standing.life)
             self.listing.move(entity, standing)
@@ -116,6 +118,8 @@ class MemoryIndex(Known):
         if row.parent_turn is not None:
             kin = self.forks if row.forked else self.children
             kin.setdefault(row.parent_turn, []).append(row.id)
+            if row.forked:
+                self.branches.setdefault(self.owners[row.parent_turn], []).append(row.id)
         if row.parent_entity is not None and not row.forked:
             self.below.setdefault(row.parent_entity, []).append(row.id)
         if row.lasting and row.name is not None:

@@ -482,8 +482,8 @@ select seq, body from records
   where entity = (select no from entities where id = ?) and {IS_ASIDE} order by seq
 """  # noqa: S608  # our own words
 _BRANCHES = """
-select id from entities fork where forked and (select entity from records where turn = fork.parent_turn)
-  = (select no from entities where id = ?) order by no
+select fork.id from records cross join entities fork where entity = (select no from entities where id = ?)
+  and turn is not null and parent_turn = turn and forked order by no
 """
 _LINES = """
 select seq, body, id, turn from records left join entities on no = entity
