@@ -317,6 +317,24 @@ async def test_a_circle_through_a_child_is_an_error_observation(order: str) -> N
         assert "p" in str(episode.result)
 
 
+@pytest.mark.rule("C-15")
+@pytest.mark.parametrize("timeout", [None, 5.0])
+async def test_a_send_that_would_wait_for_itself_is_refused_before_its_intent_is_posted(timeout: float | None) -> None:
+    runtimes: list[Runtime] = []
+
+    @gate(name="call")
+    async def call(what: str) -> str:
+        """Send an intent to this entity itself."""
+        return str((await runtimes[0].get_entity("a").send(what, timeout=timeout)).result)
+
+    async with Runtime.open() as runtime:
+        runtimes.append(runtime)
+        await made(runtime, "a", of=spell(call))
+        assert "no answer can come" in (await runtime.get_entity("a").send("call hello")).result
+        await anyio.sleep(10)
+        assert taken(runtime, "a") == ["call hello"]
+
+
 def calling(runtimes: list[Runtime], how: str) -> Any:
     """Return a gate whose Python code waits for another entity."""
 

@@ -6,6 +6,7 @@ gone. A long-lived entity may be unloaded, so that only its log remains; a `send
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -29,7 +30,7 @@ from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.log_feed import EventFeed, LogFeed, follow_turns
 from cantrip_actors.runtime.face.episode import Episode, make_episode
 from cantrip_actors.runtime.face.run import BEGINNING, EpisodeRun, FollowedEpisode, RunPosition, read_event_id
-from cantrip_actors.runtime.face.work import MailState, Work, check_timeout
+from cantrip_actors.runtime.face.work import MailState, NoAnswer, Work, check_timeout
 from cantrip_actors.runtime.mail.inbox import Waiter
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.tree import Tree
@@ -218,11 +219,11 @@ class Entity(Generic[Answer_co]):
         if timeout is not None:
             check_timeout(timeout)
         mail = await self._make_intent(intent, context, history, key, by)
-        if timeout is not None:
-            await self._await_with_entity_id(self._tree.inboxes.post(mail))
-            return await self._make_work(mail.key).episode(timeout=timeout)
+        durable, limit = key is not None or timeout is not None, math.inf if timeout is None else timeout
         async with self._tree.questions.mark_waiting(self._id):
-            outcome = await self._await_with_entity_id(self._tree.inboxes.send(mail, durable=key is not None))
+            outcome = await self._await_with_entity_id(self._tree.inboxes.send(mail, durable=durable, timeout=limit))
+        if outcome is None:
+            raise await self._tree.in_store(partial(NoAnswer, self._make_work(mail.key), limit))
         return await self._make_episode(outcome)
 
     async def post(

@@ -420,11 +420,12 @@ class Inboxes:
 
     # Waiting
 
-    async def send(self, mail: Mail, *, durable: bool) -> Outcome:
-        """Send an intent, wait for its episode, and return its outcome.
+    async def send(self, mail: Mail, *, durable: bool, timeout: float) -> Outcome | None:
+        """Send an intent, wait for its episode, and return its outcome; None if that took more than `timeout` seconds.
 
-        An intent that is not `durable` may be offered to an idle entity, which takes it at once. Raises the error that
-        ended the episode; as `post`; and Stranded, as `wait_for_outcome`: the mail stays in the inbox then.
+        The wait begins when the intent is posted. An intent that is not `durable` may be offered to an idle entity,
+        which takes it at once. Raises the error that ended the episode; as `post`; and Stranded, as `wait_for_outcome`:
+        the mail stays in the inbox then.
         """
         entity_id, key, waiter = mail.entity_id, mail.key, Waiter(self._core.capture_variables())
         inbox = self.get_inbox(entity_id)
@@ -437,7 +438,10 @@ class Inboxes:
                     await self.settle_from_log(entity_id)
                 if self._core.living.get(entity_id) is None:
                     self.load(entity_id)
-            return await waiter.wait()
+            with anyio.move_on_after(timeout):
+                return await waiter.wait()
+            await self.settle_from_log(entity_id)
+            return await waiter.wait() if waiter.settled.is_set else None
         finally:
             if is_offered:
                 inbox.withdraw(key)
