@@ -53,7 +53,8 @@ search: $(STAMP) ## Hypothesis's random search, 1,000 examples a property (SEED=
 	  || { echo "to repeat a failure: make search SEED=$(SEED) ARGS=<the id of its test>"; exit 1; }
 
 check-all: $(STAMP) ## the long campaigns: every part of the tests, 2,000 kills, other Pythons (an hour or two)
-	@EXHAUSTIVE=1 SHUFFLE=$(SEED) $(PYTEST) $(ARGS)
+	@# some tests last minutes here, and Python may crash while it shows where one is
+	@EXHAUSTIVE=1 SHUFFLE=$(SEED) $(PYTEST) -o faulthandler_timeout=3600 $(ARGS)
 	@$(MAKE) search SEED=$(SEED)
 	@$(PY) -m conformance crash --kills 2000
 	@tools/pythons.sh
