@@ -10,6 +10,7 @@ can say: names of gates and crystals, folders, and modules of one's own.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -412,12 +413,15 @@ class _RecipeReader(RecipeReader):
             return None
         try:
             folder = find_path(self.folder, path)
-            fault = "" if folder.is_dir() else "is no folder" if folder.exists() else "does not exist"
-        except OSError as error:  # a name that is too long
-            self.wrong(where, f"{key}: expected the path of a folder, got {shorten(path)}: {error.strerror}")
-            return None
         except InvalidCantrip as error:
             self.wrong(where, f"{key}: {error}")
+            return None
+        try:
+            fault = "" if stat.S_ISDIR(folder.stat().st_mode) else "is no folder"
+        except (FileNotFoundError, NotADirectoryError):
+            fault = "does not exist"
+        except OSError as error:  # a name that is too long, for which `is_dir` of Python 3.14 is only false
+            self.wrong(where, f"{key}: expected the path of a folder, got {shorten(path)}: {error.strerror}")
             return None
         if fault:
             self.wrong(where, f'{key}: "{path}" {fault} (looked at {folder}; paths are relative to the recipe)')
