@@ -34,7 +34,7 @@ from cantrip_actors.http.problems import Problem
 from cantrip_actors.runtime.people.utterances import race, talks
 from cantrip_actors.terms.additions import Additions
 from cantrip_actors.terms.extended_cantrip import extend, find_additions
-from cantrip_actors.terms.messages import as_text
+from cantrip_actors.terms.messages import ToolCall, as_text
 
 
 class ClientPause(NamedTuple):
@@ -125,11 +125,13 @@ def _choose_pause(
     return ClientPause(requests=requests) if requests else None
 
 
-def read_pause(call: HttpCall, work: Work) -> ClientPause | None:
+def read_pause(call: HttpCall, work: Work, *, can_reply: bool) -> ClientPause | None:
     """Return where the episode of a work waits now; None if it does not. Reads the loom."""
+    if work.state != "working":
+        return None
     tools = find_tools(call, work.entity_id)
     calls = _list_calls(call, _list_waiting(call, work.entity_id, tools), tools)
-    return _choose_pause(calls, work.requests() if work.state == "working" else [], can_reply=True)
+    return _choose_pause(calls, work.requests(), can_reply=can_reply)
 
 
 def _look(call: HttpCall, work: Work, tools: Mapping[str, Gate]) -> tuple[list[Request], list[Request]]:
@@ -146,10 +148,14 @@ def _list_waiting(call: HttpCall, entity_id: str, tools: Mapping[str, Gate]) -> 
 
 
 def _list_calls(call: HttpCall, waiting: list[Request], tools: Mapping[str, Gate]) -> tuple[ToolCallItem, ...]:
-    loom = call.runtime.loom
-    return tuple(
-        item for request in waiting for item in list_calls(request, loom.newest_round(request.entity or ""), tools)
-    )
+    return tuple(item for request in waiting for item in _list_answer_calls(call, request, tools))
+
+
+def _list_answer_calls(call: HttpCall, request: Request, tools: Mapping[str, Gate]) -> list[ToolCallItem]:
+    """Return the call that waits, and those after it of the same answer of a crystal."""
+    entity_id, newest = request.entity or "", call.runtime.loom.newest_round(request.entity or "").utterance
+    first = ToolCall(request.call or "", request.gate, request.args)
+    return [*list_calls(entity_id, first, () if newest is None else newest.tool_calls, tools)]
 
 
 def _name_call(request: Request) -> str:
@@ -173,20 +179,24 @@ def find_offered(call: HttpCall, entity_id: str) -> Cantrip | None:
     return call.service.cantrips.get(call.runtime.loom.header(entity_id).cantrip_name or "")
 
 
-def _find_additions(call: HttpCall, entity_id: str) -> Additions:
-    header = call.runtime.loom.header_in_force(entity_id)
+def _find_additions(call: HttpCall, entity_id: str, turn_id: str | None = None) -> Additions:
+    loom = call.runtime.loom
+    header = loom.header_in_force(entity_id) if turn_id is None else loom.header_at(turn_id)
     return find_additions(find_offered(call, entity_id), header.circle, header.call)
 
 
-def find_tools(call: HttpCall, entity_id: str) -> dict[str, Gate]:
-    """Return the tools that a client gave an entity: the deferred gates that the offered cantrip does not have."""
-    return {tool.name: tool.make_gate() for tool in _find_additions(call, entity_id).tools}
+def find_tools(call: HttpCall, entity_id: str, turn_id: str | None = None) -> dict[str, Gate]:
+    """Return the tools that a client gave an entity, for the newest intent or at a turn: the deferred gates that the
+    offered cantrip does not have.
+    """
+    return {tool.name: tool.make_gate() for tool in _find_additions(call, entity_id, turn_id).tools}
 
 
 def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity, str]:
     """Return the entity that a client's results continue, and the key of its intent.
 
-    Raises Problem 400 for results of other calls, or not of all calls that wait, and 409 for a call that has a result.
+    Raises Problem 400 for results of other calls, or not of all calls of an utterance, and 409 for a call that has a
+    result.
     """
     loom, entities = call.runtime.loom, set()
     for id, result in results.items():
@@ -205,11 +215,12 @@ def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity,
         )
     (root,) = entities
     tools = find_tools(call, root)
-    missing = [item.id for item in _list_calls(call, _list_waiting(call, root, tools), tools) if item.id not in results]
-    if missing and any(split_client_id(id) is not None for id in results) and _is_partial(call, results):
-        raise Problem(
-            400, "invalid", f"{param}: expected a result of each call, got none of {missing[0]!r}", param=param
-        )
+    for request in _list_waiting(call, root, tools):
+        ids = [item.id for item in _list_answer_calls(call, request, tools)]
+        missing = [id for id in ids if id not in results]
+        if missing and len(missing) < len(ids):  # a child may have come to wait since
+            text = f"{param}: expected a result of each call, got none of {missing[0]!r}"
+            raise Problem(400, "invalid", text, param=param)
     key = loom.newest_round(root).key if loom.header(root).lasting else None
     return call.runtime.get_entity(root), key or ""
 
@@ -218,14 +229,6 @@ def make_unknown_call(param: str, id: str) -> Problem:
     """Return the error for the result of a call that neither an entity nor the conversation has."""
     text = f"{param}: no call has the id {id!r}: send the results of the calls of the answer before, as they are"
     return Problem(400, "unknown-call", text, param=param)
-
-
-def _is_partial(call: HttpCall, results: Results) -> bool:
-    """Return whether a result is of the answer whose calls wait now: a repeated request has those of an earlier one."""
-    loom = call.runtime.loom
-    pairs = [split_client_id(id) or ("", "") for id in results]
-    calls = (loom.find_call(*pair) for pair in pairs if loom.has(pair[0]))
-    return any(made is not None and made.result is None for made in calls)
 
 
 def make_round_key(results: Iterable[str]) -> str:

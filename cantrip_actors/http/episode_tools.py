@@ -14,11 +14,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from anyio import to_thread
 
-from cantrip_actors import Cantrip, Gate, InvalidCantrip, Request, Usage
+from cantrip_actors import Cantrip, Gate, InvalidCantrip, Usage
 from cantrip_actors.http.answer_form import find_reference_fault
 from cantrip_actors.http.person_waits import PersonWait
 from cantrip_actors.http.problems import Problem
-from cantrip_actors.loom import Round
 from cantrip_actors.terms.additions import AddedTool
 from cantrip_actors.terms.answer import hold_to_schema
 from cantrip_actors.terms.extended_cantrip import extend, has_own_form
@@ -162,14 +161,13 @@ def ask_for_form(cantrip: Cantrip, schema: Mapping[str, Any]) -> Cantrip | None:
     return extend(cantrip.offered, replace(cantrip.additions, done=typed.parameters))
 
 
-def list_calls(request: Request, newest: Round, tools: Mapping[str, Gate]) -> Iterator[ToolCallItem]:
+def list_calls(
+    entity_id: str, first: ToolCall, listed: Sequence[ToolCall], tools: Mapping[str, Gate]
+) -> Iterator[ToolCallItem]:
     """Yield the calls that a waiting entity has for its client: the one that it waits for, and the later ones of the
-    same answer, which run in order.
+    `listed` calls of the same answer, which run in order.
     """
-    calls = [ToolCall(request.call or "", request.gate, request.args)]
-    listed = () if newest.utterance is None else newest.utterance.tool_calls
-    at = next((number for number, call in enumerate(listed) if call.id == request.call), len(listed))
+    at = next((number for number, call in enumerate(listed) if call.id == first.id), len(listed))
     later = (call for call in listed[at + 1 :] if call.gate in tools)
-    calls += [call for call in later if not isinstance(tools[call.gate].check(call), Refused)]
-    for call in calls:
-        yield ToolCallItem(make_client_id(request.entity or "", call.id), call.gate, as_text(dict(call.args or {})))
+    for call in (first, *(call for call in later if not isinstance(tools[call.gate].check(call), Refused))):
+        yield ToolCallItem(make_client_id(entity_id, call.id), call.gate, as_text(dict(call.args or {})))

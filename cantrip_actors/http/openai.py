@@ -52,6 +52,7 @@ from cantrip_actors.http.episode_tools import (
     read_tools,
 )
 from cantrip_actors.http.openai_encoders import ChatEncoder, EpisodeEncoder, ResponseEncoder
+from cantrip_actors.http.past_answers import has_asked_person, read_past_answers
 from cantrip_actors.http.person_waits import describe_wait
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.request_messages import ID, ChatInput, Past, parse_messages, select_news
@@ -62,6 +63,7 @@ from cantrip_actors.http.stored_items import (
     find_noted_form,
     find_previous_id,
     find_response,
+    get_round_key,
     has_references,
     resolve_references,
 )
@@ -598,7 +600,7 @@ async def _continue(call: HttpCall, target: _Target, chat_input: ChatInput) -> _
         is_working = await call.read(lambda: work.state == "working")
         if is_working and (run := await reply_to_entity(call, work.entity, chat_input)) is not None:
             return run
-        if is_working and await call.read(lambda: bool(work.requests())):
+        if is_working and await call.read(partial(has_asked_person, call, work)):
             return await continue_wait(call, target, work.id, "previous_response_id")
         post = partial(work.continue_with, intent, cantrip=cantrip, **given)
         if not await call.read(lambda: _sends(call, work)):
@@ -630,12 +632,15 @@ def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     header = call.runtime.shown_loom.header(work.entity_id)
     model, created = header.cantrip_name or header.cantrip_id, _parse_seconds(header.at)
     outcome = work.find_outcome(redacted=True)
-    previous = find_previous_id(call, work, id)
     form = find_noted_form(call, work, outcome)
-    encoder = ResponseEncoder(id, model, created, previous, form)
-    if outcome is not None:
-        shown = encoder.build(_apply_form(form, outcome))
-    elif (pause := read_pause(call, work)) is not None:
+    past = read_past_answers(call, work.entity_id, work.key, get_round_key(id), can_reply=form is None)
+    encoder = ResponseEncoder(id, model, created, find_previous_id(call, work, past), form)
+    if past.after:
+        shown = encoder.build(past.after[0].rest)
+    elif outcome is not None:
+        usage = past.usage if past.before else outcome.subtree_usage
+        shown = encoder.build(_apply_form(form, replace(outcome, subtree_usage=usage)))
+    elif (pause := read_pause(call, work, can_reply=form is None)) is not None:
         shown = encoder.build(_describe_pause(call, work, pause))
     else:
         shown = encoder.describe(_STATUSES[work.state])

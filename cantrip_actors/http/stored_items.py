@@ -9,16 +9,16 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from cantrip_actors import DecidedEvent, EntityStartedEvent, RequestedEvent, StepCompleteEvent, Work
+from cantrip_actors import Work
 from cantrip_actors.http.answer_form import AnswerForm, read_note
 from cantrip_actors.http.calls import HttpCall
-from cantrip_actors.http.client_rounds import find_offered, make_round_key, read_last_words
-from cantrip_actors.http.episode_tools import CALL, make_client_id, split_client_id
+from cantrip_actors.http.client_rounds import read_last_words
+from cantrip_actors.http.episode_tools import CALL, split_client_id
 from cantrip_actors.http.openai_encoders import WAIT, answer_text
+from cantrip_actors.http.past_answers import PastAnswer, PastAnswers, read_past_answers
 from cantrip_actors.http.person_waits import name_wait
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.request_messages import ID
-from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.terms.outcome import Outcome
 
 ROUND: Final = "~"
@@ -35,15 +35,18 @@ def find_response(call: HttpCall, id: str) -> Work:
     return work
 
 
-def find_previous_id(call: HttpCall, work: Work, id: str) -> str | None:
-    """Return the id of the response before the one with this id of a work: that of an earlier round, or of an earlier
-    intent; None if the response begins a conversation. Reads the loom.
+def get_round_key(id: str) -> str:
+    """Return the key of the results with which the response before this one was continued; "" for the first one."""
+    return id.partition(ROUND)[2]
+
+
+def find_previous_id(call: HttpCall, work: Work, past: PastAnswers) -> str | None:
+    """Return the id of the response before the one that has `past` answers before it: that of an earlier round of a
+    work, or of an earlier intent; None if the response begins a conversation. Reads the loom.
     """
+    if past.before:
+        return _make_id(work.id, past.before[:-1])
     loom = call.runtime.loom
-    _, is_round, key = id.partition(ROUND)
-    if is_round:
-        rounds = _list_rounds(call, work.entity_id, work.key)
-        return _make_id(work.id, rounds[: rounds.index(key)] if key in rounds else [])
     header, intents = loom.header(work.entity_id), loom.intents(work.entity_id)
     at = next((at for at, intent in enumerate(intents) if at and intent.key == work.key), 0 if not work.key else None)
     before = intents[:at]  # all of them, if the intent still waits
@@ -54,41 +57,12 @@ def find_previous_id(call: HttpCall, work: Work, id: str) -> str | None:
     last, is_first = before[-1], before[-1] == loom.first_intent(before[-1].entity_id)
     key = "" if is_first else last.key or ""
     work_id = f"{last.entity_id}.{key}" if key else last.entity_id
-    return _make_id(work_id, _list_rounds(call, last.entity_id, key))
+    return _make_id(work_id, read_past_answers(call, last.entity_id, key).after)
 
 
-def _make_id(work_id: str, rounds: Sequence[str]) -> str:
-    """Return the id of the answer to the last of these rounds; without one, of the first answer of a work."""
-    return f"{ID}{work_id}{ROUND}{rounds[-1]}" if rounds else f"{ID}{work_id}"
-
-
-def _list_rounds(call: HttpCall, entity_id: str, key: str) -> list[str]:
-    """Return the keys of the results that a client has sent for an intent, those of one answer together, oldest first.
-    The first intent has the key "".
-    """
-    offered = find_offered(call, entity_id)
-    own = set() if offered is None else {gate.name for gate in offered.circle.gates}
-    is_asked, was_asked = False, False
-    calls, continued, delivered = list[RequestedEvent](), dict[str, str](), set[str]()
-    for event in EventLog().add_all(call.runtime.loom.records(entity_id)):
-        match event:
-            case EntityStartedEvent():
-                is_asked = event.key == key if key else not was_asked
-                was_asked = was_asked or bool(event.intent)
-            case RequestedEvent(is_deferred=True) if is_asked and event.gate not in own:
-                calls.append(event)
-            case DecidedEvent(decision="answer" | "error"):
-                delivered.add(event.request_id)
-            case StepCompleteEvent(continues=str(first)):
-                continued[event.turn_id] = first
-            case _:
-                pass
-    answers: dict[str, list[str]] = {}
-    for event in calls:
-        if event.request_id in delivered:
-            id = make_client_id(entity_id, event.tool_call_id)
-            answers.setdefault(continued.get(event.turn_id, event.turn_id), []).append(id)
-    return [make_round_key(ids) for ids in answers.values()]
+def _make_id(work_id: str, rounds: Sequence[PastAnswer]) -> str:
+    """Return the id of the answer after these of a work."""
+    return f"{ID}{work_id}{ROUND}{rounds[-1].key}" if rounds else f"{ID}{work_id}"
 
 
 def find_noted_form(call: HttpCall, work: Work, outcome: Outcome | None) -> AnswerForm | None:
@@ -115,7 +89,7 @@ def resolve_references(
     """
     resolved: list[tuple[str, dict[str, Any]]] = []
     texts: set[str] = set()
-    """The ids of the works and of the turns whose text is there."""
+    """The ids of the responses and of the turns whose text is there."""
     for number, (where, item) in enumerate(zip(places, items, strict=True)):
         if item.get("type") != _REFERENCE:
             resolved.append((where, item))
@@ -147,21 +121,28 @@ def _find_item(call: HttpCall, where: str, id: str, texts: set[str]) -> Iterator
         yield {"type": "function_call", "call_id": name, "name": tool_call.gate, "arguments": tool_call.arguments}
         return
     if id.startswith(WAIT):
-        yield _make_message(name_wait(_find_work(call, where, id.removeprefix(WAIT))))
+        yield _make_message(name_wait(_find_response(call, where, id.removeprefix(WAIT))[1]))
         return
-    work = _find_work(call, where, id.partition("_")[2])
-    if work.id not in texts:
-        texts.add(work.id)
-        outcome = work.find_outcome(redacted=True)
-        text = read_last_words(call, work.entity_id) if outcome is None else answer_text(outcome)
-        yield _make_message(text or "")
+    response_id, work = _find_response(call, where, id.partition("_")[2])
+    if response_id not in texts:
+        texts.add(response_id)
+        yield _make_message(_read_text(call, work, response_id) or "")
 
 
-def _find_work(call: HttpCall, where: str, id: str) -> Work:
-    """Return the work on the response of an item: a streamed item has a number behind the id of its response."""
+def _read_text(call: HttpCall, work: Work, response_id: str) -> str | None:
+    """Return the text of a response."""
+    past = read_past_answers(call, work.entity_id, work.key, get_round_key(response_id)).after
+    outcome = None if past else work.find_outcome(redacted=True)
+    if outcome is not None:
+        return answer_text(outcome)
+    return past[0].rest.words if past else read_last_words(call, work.entity_id)
+
+
+def _find_response(call: HttpCall, where: str, id: str) -> tuple[str, Work]:
+    """Return the id of the response of an item, and its work: a streamed item has a number behind that id."""
     for candidate in (id, _NUMBER.sub("", id)):
         try:
-            return find_response(call, candidate)
+            return candidate, find_response(call, candidate)
         except Problem:
             continue
     text = f"{where}: no response has an item with this id: send the message or the call itself"

@@ -1,0 +1,161 @@
+"""Responses that a client has continued with results or replies: each stays as it was, and names the one before it."""
+
+from typing import Any
+
+import anyio
+import pytest
+
+from cantrip_actors import Cantrip, Circle, ask_first, scripted
+from cantrip_actors.wards import max_depth, max_turns
+from tests.http.serving import Served, in_process, nap, pay
+from tests.http.test_client_tools import FLAT
+from tests.http.test_person import interview
+
+pytestmark = pytest.mark.rule("W-20")
+
+Policy = dict[str, list[Any]]
+
+
+def look(*cities: str, text: str | None = None) -> dict[str, Any]:
+    calls = [{"gate": "weather", "args": {"city": city}} for city in cities]
+    return {"content": text, "tool_calls": calls, "usage": {"prompt_tokens": 10, "completion_tokens": 1}}
+
+
+def do(gate: str, **args: Any) -> dict[str, Any]:
+    return {"content": f"I {gate}.", "tool_calls": [{"gate": gate, "args": args}]}
+
+
+def acting(policy: Policy) -> Cantrip:
+    """Return a cantrip that acts by a list for each intent."""
+
+    def act(context: Any) -> Any:
+        at = max(number for number, message in enumerate(context) if message.role == "user")
+        answers = sum(message.role == "assistant" for message in context[at:])
+        return policy[context[at].content][answers]
+
+    circle = Circle(["done", "call_agent", "call_agent_batch", nap, ask_first(pay)], [max_turns(9), max_depth(2)])
+    return Cantrip(scripted(act, record=False), circle=circle, name="acting")
+
+
+class Conversation:
+    """A client that continues each response with results of all its calls, or with a message."""
+
+    def __init__(self, on: Served, model: str = "acting") -> None:
+        self.on = on
+        self.model = model
+        self.posted: list[Any] = []
+
+    async def post(self, content: Any) -> Any:
+        previous = self.posted[-1]["id"] if self.posted else None
+        body = {"model": self.model, "input": content, "tools": [FLAT], "previous_response_id": previous}
+        self.posted.append(await self.on.post("/v1/responses", body, 200))
+        return self.posted[-1]
+
+    async def answer(self) -> Any:
+        calls = [item for item in self.posted[-1]["output"] if item["type"] == "function_call"]
+        return await self.post(
+            [
+                {"type": "function_call_output", "call_id": item["call_id"], "output": item["arguments"]}
+                for item in calls
+            ]
+        )
+
+    async def run(self, intent: str) -> list[list[str]]:
+        """Return the cities of the calls of each response until the last one."""
+        response, cities = await self.post(intent), list[list[str]]()
+        while listed := [item["arguments"] for item in response["output"] if item["type"] == "function_call"]:
+            cities.append([text.split('"')[3] for text in listed])
+            response = await self.answer()
+        return cities
+
+    async def check_stored(self) -> None:
+        """Check that each response is as it was, and names the one before it."""
+        before = None
+        for response in self.posted:
+            stored = await self.on.get(f"/v1/responses/{response['id']}")
+            for name in ("id", "status", "output", "usage"):
+                assert stored[name] == response[name]
+            assert stored["previous_response_id"] == before
+            before = response["id"]
+
+
+async def test_a_response_stays_as_it_was_after_its_client_has_continued_it() -> None:
+    policy: Policy = {
+        "go": [look("Oslo", "Rome", text="I look."), look("Bern", text="Again."), "It snows."],
+        "and now?": [look("Oslo"), "It rains."],
+    }
+    async with in_process([acting(policy)]) as on:
+        talk = Conversation(on)
+        assert await talk.run("go") == [["Oslo", "Rome"], ["Bern"]]
+        assert await talk.run("and now?") == [["Oslo"]]
+        await talk.check_stored()
+
+
+async def test_each_response_with_calls_of_children_names_the_one_before_it() -> None:
+    policy: Policy = {
+        "go": [do("call_agent", intent="look"), look("Bern"), do("call_agent", intent="more"), "It snows."],
+        "look": [look("Oslo"), look("Rome"), "sun"],
+        "more": [look("Lima"), "rain"],
+    }
+    async with in_process([acting(policy)]) as on:
+        talk = Conversation(on)
+        assert await talk.run("go") == [["Oslo"], ["Rome"], ["Bern"], ["Lima"]]
+        await talk.check_stored()
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_children_that_work_at_the_same_time_wait_for_their_client_together_or_one_after_the_other(
+    seconds: float,
+) -> None:
+    policy: Policy = {
+        "go": [do("call_agent_batch", intents=["a", "b"]), "Both have looked."],
+        "a": [look("Oslo"), "sun"],
+        "b": [do("nap", seconds=seconds), look("Rome"), "snow"],
+    }
+    async with in_process([acting(policy)]) as on:
+        talk = Conversation(on)
+        await talk.post("go")
+        await anyio.sleep(3)  # the client takes so long
+        while [item for item in talk.posted[-1]["output"] if item["type"] == "function_call"]:
+            await talk.answer()
+        assert talk.posted[-1]["output"][0]["content"][0]["text"] == "Both have looked."
+        stored = [await on.get(f"/v1/responses/{response['id']}") for response in talk.posted]
+        assert [response["previous_response_id"] for response in stored[1:]] == [one["id"] for one in talk.posted[:-1]]
+
+
+async def test_a_response_to_which_a_person_has_replied_stays_as_it_was() -> None:
+    async with in_process([interview()]) as on:
+        talk = Conversation(on, "interview")
+        for text in ("Go.", "Anna", "blue"):
+            await talk.post(text)
+        await talk.check_stored()
+
+
+async def test_a_reference_to_the_text_of_a_continued_response_is_that_text() -> None:
+    async with in_process([acting({"go": [look("Oslo", text="I look."), "It snows."]})]) as on:
+        talk = Conversation(on)
+        await talk.run("go")
+        reference = {"type": "item_reference", "id": talk.posted[0]["output"][0]["id"]}
+        body = {"model": "acting", "input": [reference, {"role": "user", "content": "go"}], "tools": [FLAT]}
+        await on.post("/v1/responses", body, 200)
+        (intent,) = on.runtime.loom.intents(on.runtime.loom.entities()[-1])
+        assert [past.content for past in intent.history] == ["I look."]
+
+
+@pytest.mark.rule("W-41")
+@pytest.mark.parametrize("is_child", [False, True])
+async def test_a_message_between_the_decision_of_a_person_and_the_end_follows_the_response(is_child: bool) -> None:
+    paying = [do("pay", amount=3), do("nap", seconds=60), "It is paid."]
+    policy: Policy = {"go": [do("call_agent", intent="pay"), "It is paid."] if is_child else paying, "pay": paying}
+    async with in_process([acting(policy)]) as on:
+        body: dict[str, Any] = {"model": "acting", "input": "go"}
+        begun = await on.post("/v1/responses", body, 200)
+        assert begun["status"] == "in_progress"
+        (request,) = on.runtime.requests()
+        await on.runtime.decide(request.id, "allow", by="anna")
+        await anyio.sleep(1)
+        again = {**body, "input": "continue", "previous_response_id": begun["id"]}
+        answered = await on.post("/v1/responses", again, 200)
+        assert (answered["id"], answered["status"]) == (begun["id"], "completed")
+        assert answered["output"][-1]["content"][0]["text"] == "It is paid."
+        assert len(on.runtime.loom.intents(str(answered["id"]).removeprefix("resp_"))) == 1
