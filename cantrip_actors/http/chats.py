@@ -129,19 +129,22 @@ async def resume_ui(call: HttpCall) -> Response | JsonAnswer:
 async def list_messages(call: HttpCall) -> JsonAnswer:
     """List the messages of a chat, as `useChat` takes them: those of the newest intents, oldest first.
 
-    The last are those that wait. While an episode runs, its answer is not among them: the stream of the chat has it
-    from its beginning.
+    The stream of the chat continues them: while an episode runs, it has the answer from its beginning. `waiting` are
+    the messages that come after that answer.
     """
     wanted: ChatQuery = call.query
     entity = await _find_begun_chat(call)
     if entity is None:
-        return JsonAnswer({"messages": []})
+        return JsonAnswer({"messages": [], "waiting": []})
 
-    def read() -> list[UiMessage]:
-        exchanges = read_exchanges(call.runtime.loom, entity.id, wanted.limit)
-        return list(call.redact_for_token(list_ui_messages(entity.id, exchanges)))
+    def read() -> dict[str, list[UiMessage]]:
+        recorded, waiting = read_exchanges(call.runtime.loom, entity.id, wanted.limit)
+        if not recorded or recorded[-1].is_over:  # the stream has the answer to the first one that waits
+            recorded, waiting = [*recorded, *waiting[:1]], waiting[1:]
+        shown = {"messages": recorded, "waiting": waiting}
+        return {name: call.redact_for_token(list_ui_messages(entity.id, part)) for name, part in shown.items()}
 
-    return JsonAnswer({"messages": await run_for_client(read)})
+    return JsonAnswer(await run_for_client(read))
 
 
 def _stream_ui(call: HttpCall, message: ChatMessage) -> Response:

@@ -55,9 +55,10 @@ class ChatQuery(Strict):
 
 
 class UiChatJson(BaseModel):
-    """The messages of a chat."""
+    """The messages of a chat: those that its stream continues, and those that wait for their turn."""
 
     messages: list[dict[str, Any]]
+    waiting: list[dict[str, Any]]
 
 
 class AgUiSourceJson(Lenient):

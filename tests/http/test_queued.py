@@ -118,10 +118,13 @@ async def test_a_repeated_request_streams_the_answer_that_is_under_way() -> None
         assert len(texts) == 3
 
 
-async def test_a_page_that_is_loaded_again_has_the_messages_that_wait_and_the_stream_of_each_answer() -> None:
-    async def list_texts(on: Served) -> list[str]:
-        messages = (await on.get("chat/echo/bob"))["messages"]
-        return [part["text"] for message in messages for part in message["parts"] if part["type"] == "text"]
+async def test_a_page_that_is_loaded_again_shows_the_messages_that_wait_behind_the_answer_under_way() -> None:
+    async def list_texts(on: Served, path: str = "chat/echo/bob") -> list[list[str]]:
+        chat = await on.get(path)
+        return [
+            [part["text"] for message in chat[name] for part in message["parts"] if part["type"] == "text"]
+            for name in ("messages", "waiting")
+        ]
 
     async def resume() -> str:
         return (await on.ask("GET", "chat/echo/bob/stream", 200)).text
@@ -133,18 +136,24 @@ async def test_a_page_that_is_loaded_again_has_the_messages_that_wait_and_the_st
                 body = {"id": id, "role": "user", "parts": [{"type": "text", "text": text}]}
                 tasks.start_soon(partial(on.ask, "POST", "chat/echo", json={"id": "bob", "messages": [body]}))
                 await anyio.sleep(5)
-            (_, *waiting) = (await on.get("chat/echo/bob"))["messages"]
+            waiting = (await on.get("chat/echo/bob"))["waiting"]
             assert [(message["id"], message["role"]) for message in waiting] == [("m", "user"), ("n", "user")]
-            assert await list_texts(on) == ["slow", "quick", "next"]
-            assert (await on.get("chat/echo/bob?limit=1"))["messages"] == waiting[1:]
+            for path in ("chat/echo/bob", "chat/echo/bob?limit=1"):
+                assert await list_texts(on, path) == [
+                    ["slow"],
+                    ["quick", "next"],
+                ]  # the stream continues the first list
             assert "so: slow" in await resume()
-        assert await list_texts(on) == ["slow", "so: slow", "quick", "so: quick", "next", "so: next"]
+        assert await list_texts(on) == [["slow", "so: slow", "quick", "so: quick", "next", "so: next"], []]
 
 
 async def test_a_page_gets_the_stream_of_a_message_that_waits_while_nothing_runs() -> None:
     async with in_process([slow()]) as on:
         entity = await on.runtime.ensure("bob", slow())
         await on.ask("GET", "chat/echo/bob/stream", 204)
-        await entity.post("quick")
+        for text in ("quick", "next"):
+            await entity.post(text)
+        chat = await on.get("chat/echo/bob")
+        assert [len(chat["messages"]), len(chat["waiting"])] == [1, 1]  # the stream has the answer to the first
         streamed = read_events((await on.ask("GET", "chat/echo/bob/stream", 200)).text)
         assert "so: quick" in str(streamed)

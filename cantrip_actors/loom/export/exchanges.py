@@ -56,11 +56,15 @@ class Exchange:
         self.events.append(event)
 
 
-def read_exchanges(loom: Loom, entity_id: str, count: int) -> list[Exchange]:
-    """Return the newest `count` exchanges of an entity that were not undone, oldest first. Raises LoomError.
+class Exchanges(NamedTuple):
+    """The newest exchanges of a conversation, oldest first, and then the intents that still wait in the inbox."""
 
-    The last are those whose intents still wait in the inbox.
-    """
+    recorded: list[Exchange]
+    waiting: list[Exchange]
+
+
+def read_exchanges(loom: Loom, entity_id: str, count: int) -> Exchanges:
+    """Return the newest `count` exchanges of an entity that were not undone, and those that wait. Raises LoomError."""
     waiting = loom.waiting_intents(entity_id)  # read first: an intent that is taken meanwhile is in the log
     exchanges: list[Exchange] = []
     log = EventLog()
@@ -74,5 +78,4 @@ def read_exchanges(loom: Loom, entity_id: str, count: int) -> list[Exchange]:
             elif exchanges:
                 exchanges[-1].add(event, record)
     recorded = {exchange.intent.key for exchange in exchanges}
-    exchanges += [Exchange(intent) for intent in waiting if intent.key not in recorded]
-    return exchanges[-count:]
+    return Exchanges(exchanges[-count:], [Exchange(intent) for intent in waiting if intent.key not in recorded])
