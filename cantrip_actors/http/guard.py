@@ -141,14 +141,22 @@ class _Body:
 
 
 def _read_path(scope: Scope) -> str:
-    """Return the decoded path of a request, in which the slashes and percent signs of values stay encoded."""
-    raw = scope.get("raw_path")  # optional in ASGI
-    if raw is None:
-        return str(scope["path"]).replace("%", "%25")
+    """Return the decoded path of a request, in which the slashes and percent signs of values stay encoded: those behind
+    the prefix of the application, which ASGI has decoded.
+    """
+    path, prefix, raw = str(scope["path"]), str(scope.get("root_path", "")), scope.get("raw_path")
+    if raw is None:  # it is optional in ASGI
+        rest = path.removeprefix(prefix)
+        return path.removesuffix(rest) + rest.replace("%", "%25")
     text = bytes(raw).decode(errors="replace")
-    return unquote(text.replace("%25", "%2525").replace("%2F", "%252F").replace("%2f", "%252F"))
+    ends = (match.start() for match in _SEGMENT.finditer(text))
+    end = next((end for end in ends if unquote(text[:end]) == prefix), None)
+    rest = text[end:].replace("%25", "%2525").replace("%2F", "%252F").replace("%2f", "%252F")
+    return unquote(rest) if end is None else prefix + unquote(rest)
 
 
+_SEGMENT: Final = re.compile("/|$")
+"""Where a segment of a path begins, and the end of the last one."""
 _HOST: Final = re.compile(r"(?:\[(?P<address>[^\[\]]*+)\]|(?P<name>[^:]*+))(?::[0-9]*+)?")
 
 

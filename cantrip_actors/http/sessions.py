@@ -5,8 +5,10 @@ A browser sends the cookie with requests from any page, so with a cookie every u
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,6 +27,8 @@ PLAIN: Final = "cantrip"
 API_KEY: Final = "x-api-key"
 """The header in which Anthropic's clients send their token. A page cannot make a browser send it, as with
 `Authorization`."""
+
+_PORT: Final = re.compile(r":([0-9]+)$")
 
 LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -53,7 +57,9 @@ async def authenticate(service: Service, request: Request) -> Token:
     elif API_KEY in request.headers:
         text = header = request.headers[API_KEY].strip()
     else:
-        text = request.cookies.get(SECURE) or (request.cookies.get(PLAIN) if _is_plain(request) else None)
+        text = request.cookies.get(_name_cookie(request, SECURE))
+        if not text and _is_plain(request):
+            text = request.cookies.get(_name_cookie(request, PLAIN))
     try:
         token = None if text is None else await service.tokens.identify(text)
     except IssuerUnreachable as error:
@@ -104,5 +110,15 @@ def start_session(request: Request) -> Response:
     text = request.headers.get("authorization", "").partition(" ")[2].strip()
     answer = Response(status_code=204)
     plain = _is_plain(request)
-    answer.set_cookie(PLAIN if plain else SECURE, text, path="/", secure=not plain, httponly=True, samesite="strict")
+    name = _name_cookie(request, PLAIN if plain else SECURE)
+    answer.set_cookie(name, text, path="/", secure=not plain, httponly=True, samesite="strict")
     return answer
+
+
+def _name_cookie(request: Request, name: str) -> str:
+    """Return the name of the page's cookie, which has the port and the prefix of the service: a browser sends a cookie
+    to all ports of a host, and a `__Host-` cookie to all paths.
+    """
+    port = _PORT.search(request.headers.get("host", ""))
+    parts = (name, port and port[1], quote(request.scope.get("root_path", ""), safe=""))
+    return "-".join(part for part in parts if part)
