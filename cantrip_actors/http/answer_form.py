@@ -361,7 +361,7 @@ def _fit(parameters: Any, schema: Any, tool: ClientTool | None) -> AnswerForm | 
     wanted, whole = _Part(schema, schema), _Part(parameters, parameters)
     try:
         for own, wrap in _list_own_forms(whole):
-            if (wrap is None or wanted.members()) and _Comparison().accepts(wanted, own):
+            if (wrap is None or wrap in wanted.members()) and _Comparison().accepts(wanted, own):
                 return AnswerForm(wanted, own, wrap, tool)
     except (_TooLarge, RecursionError, TypeError, AttributeError):  # not a schema, or one that is costly on purpose
         return None

@@ -259,3 +259,23 @@ async def test_a_retrieved_response_after_results_names_the_one_before_it() -> N
         assert [response["previous_response_id"] for response in posted] == ids[:-1]
         read = [await on.get(f"/v1/responses/{response['id']}") for response in posted]
         assert [response["previous_response_id"] for response in read] == ids[:-1]
+
+
+@pytest.mark.parametrize("is_tool", [False, True])
+async def test_a_form_whose_members_are_all_optional_is_asked_for_too(is_tool: bool) -> None:
+    def act(context: Any) -> Any:
+        done = next(tool for tool in context.tools if tool.name == "done").parameters["properties"]
+        answer = {"city": "Oslo"} if "city" in done["answer"].get("properties", {}) else "Oslo"
+        return {"tool_calls": [{"gate": "done", "args": {"answer": answer}}]}
+
+    schema = {"type": "object", "properties": {"city": {"type": "string", "default": "Rome"}}}
+    tools = {
+        "tools": [{"type": "function", "function": {"name": "find", "parameters": schema}}],
+        "tool_choice": "required",
+    }
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "find", "schema": schema}}}
+    async with in_process([Cantrip(scripted(act), circle=Circle(["done"], [max_turns(3)]), name="finds")]) as on:
+        body = {"model": "finds", "messages": [{"role": "user", "content": "Where?"}], **(tools if is_tool else form)}
+        message = (await on.post("/v1/chat/completions", body, 200))["choices"][0]["message"]
+        text = message["tool_calls"][0]["function"]["arguments"] if is_tool else message["content"]
+        assert json.loads(text) == {"city": "Oslo"}
