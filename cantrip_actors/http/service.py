@@ -104,16 +104,16 @@ class Service:
         self.is_open = False
 
     async def _find_busy(self, entities: Iterable[str]) -> frozenset[str]:
+        """Return the entities that work, or below which one works: the others wait for people, or for their clients."""
         loom = self.runtime.loom
 
-        def look() -> frozenset[str]:
-            return frozenset(
-                entity_id
-                for entity_id in entities
-                if loom.has(entity_id) and loom.state(entity_id) in ("active", "waiting")
-            )
+        def works(entity_id: str) -> bool:
+            states = {id: loom.state(id) for id in loom.subtree(entity_id)}
+            unfinished = [id for id, state in states.items() if state in ("active", "waiting")]
+            parents = {loom.header(id).parent_entity for id in unfinished}
+            return any(states[id] == "active" and id not in parents for id in unfinished)
 
-        return await self.runtime.read(look)
+        return await self.runtime.read(lambda: frozenset(id for id in entities if loom.has(id) and works(id)))
 
     def runtime_of(self, token: Token) -> Runtime:
         """Return the runtime as a token sees it: of its tenant, with its allowance."""
