@@ -153,7 +153,7 @@ def _read_body(body: models.MessagesBody, messages: Sequence[_PlacedMessage]) ->
     refused = next((name for name in ("mcp_servers", "container") if getattr(body, name)), None)
     if refused is not None:
         raise refuse_parameter(refused)
-    form = None if body.output_config is None else body.output_config.format
+    form = (body.output_config and body.output_config.format) or body.output_format
     return ChatBody(
         model=body.model,
         messages=[message.fields for message in messages],

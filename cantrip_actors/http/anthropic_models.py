@@ -44,6 +44,7 @@ class MessagesBody(CountTokensBody):
     stream: bool | None = None
     tool_choice: dict[str, Any] | None = None
     output_config: OutputConfig | None = None
+    output_format: AnthropicFormat | None = Field(None, description="An earlier name of output_config.format.")
     mcp_servers: list[Any] | None = None
     container: Any = None
 

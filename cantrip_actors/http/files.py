@@ -38,18 +38,23 @@ def check_intent(intent: str) -> str:
     return intent
 
 
-def image_of(url: str) -> Image:
-    """Return the image of a data: URL or another URL. Raises Problem 422, InvalidImage."""
+def image_of(url: str, where: str = "images") -> Image:
+    """Return the image of a data: URL or another URL, which a request has in `where`. Raises Problem 422,
+    InvalidImage.
+    """
     if not url.startswith("data:"):
         return Image.at(url)
-    return Image(_parse_data_url(url, "images", "data:image/png;base64,…")[1])
+    return Image(_parse_data_url(url, where, "data:image/png;base64,…")[1])
 
 
-def file_of(url: str, filename: str | None = None) -> File:
-    """Return the file of a data: URL or another URL; a picture becomes an `Image`. Raises Problem 422, InvalidFile."""
+def file_of(url: str, filename: str | None = None, where: str = "files") -> File:
+    """Return the file of a data: URL or another URL, which a request has in `where`; a picture becomes an `Image`.
+
+    Raises Problem 422, InvalidFile.
+    """
     if not url.startswith("data:"):
         return File.at(url, filename=filename)
-    media_type, data = _parse_data_url(url, "files", "data:application/pdf;base64,…")
+    media_type, data = _parse_data_url(url, where, "data:application/pdf;base64,…")
     if media_type.startswith("image/"):
         return Image(data)
     is_known = media_type not in ("", "application/octet-stream")

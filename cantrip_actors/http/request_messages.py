@@ -341,7 +341,7 @@ def _read_content(where: str, content: Any) -> str | list[str | File] | None:
     """Return the content of a message: a text, or a list of texts, images and files in order; None if it is empty."""
     if content is None or isinstance(content, str):
         return content if content is not None and content.strip() else None
-    parts = [_read_part(where, item) for item in (content if isinstance(content, list) else [None])]
+    parts = [_read_part(where, item) for item in (content if isinstance(content, list) else [content])]
     parts = [part for part in parts if not isinstance(part, str) or part.strip()]
     if all(isinstance(part, str) for part in parts):
         return "\n".join(map(str, parts)) or None
@@ -362,14 +362,14 @@ def _read_part(where: str, item: Any) -> str | File:
         if not isinstance(url, str):
             raise Problem(400, "invalid", f"{where}: expected the URL of an image", param=_get_param(where))
         try:
-            return image_of(url)
+            return image_of(url, where)
         except InvalidImage as error:
             raise _refuse(where, str(error)) from error
     if kind in _FILES:
         return _read_file(where, part if kind == "input_file" else part.get("file"))
     if kind == "input_audio":
         return _read_sound(where, part.get("input_audio"))
-    raise _refuse(where, f"expected texts, images, files and audio, got {kind!r:.50}")
+    raise _refuse(where, f"expected texts, images, files and audio, got {part.get('type', item)!r:.50}")
 
 
 def _read_file(where: str, part: Any) -> File:
@@ -379,7 +379,7 @@ def _read_file(where: str, part: Any) -> File:
     if not isinstance(url, str) or not isinstance(name, str | None):
         raise _refuse(where, "expected a file as file_data or file_url; this service keeps no files of its own")
     is_bare = not url.startswith(("data:", "https:", "http:"))  # OpenAI also takes base64 without a data: URL
-    return file_of(f"data:;base64,{url}" if is_bare else url, name)
+    return file_of(f"data:;base64,{url}" if is_bare else url, name, where)
 
 
 def _read_sound(where: str, part: Any) -> File:

@@ -7,6 +7,7 @@ import pytest
 from cantrip_actors import Cantrip, Circle, CrystalError, scripted
 from cantrip_actors.wards import max_turns
 from tests.http.serving import ADMIN, echo, in_process, served, token
+from tests.http.test_chat_history import DOT
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-23")]
 
@@ -81,3 +82,33 @@ async def test_a_request_has_what_anthropics_clients_send_with_it() -> None:
         assert 0 < counted.json()["input_tokens"] < 50
         models = (await on.ask("GET", "/v1/models?limit=1000", 200, headers=headers)).json()
         assert (models["first_id"], models["has_more"], models["data"][0]["type"]) == ("echo", False, "model")
+
+
+async def test_a_form_by_its_earlier_name_is_the_form_of_the_answer() -> None:
+    schema = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
+    answers = scripted([{"tool_calls": [{"gate": "done", "args": {"answer": {"total": 3}}}]}])
+    adding = Cantrip(answers, circle=Circle(["done"], [max_turns(3)]), name="echo")
+    async with in_process([adding]) as on:
+        body = {**SAID, "output_format": {"type": "json_schema", "schema": schema}, "output_config": {"effort": "low"}}
+        answer = await on.post("/v1/messages", body, 200)
+        assert answer["content"][0]["text"] == '{"total":3}'
+        (entity,) = on.runtime.loom.entities()
+        done = next(gate for gate in on.runtime.loom.header(entity).circle["gates"] if gate["name"] == "done")
+        assert done["parameters"]["properties"]["answer"]["required"] == ["total"]
+
+
+async def test_an_error_of_a_tool_keeps_the_labels_of_its_images() -> None:
+    def act(context: Any) -> Any:
+        calls = [{"gate": "look", "args": {}}]
+        return {"tool_calls": calls} if context[-1].role == "user" else {"content": context[-1].content}
+
+    tools = [{"name": "look", "input_schema": {"type": "object"}}]
+    async with in_process([Cantrip(scripted(act), circle=Circle(["done"], [max_turns(3)]), name="echo")]) as on:
+        called = await on.post("/v1/messages", {**SAID, "tools": tools}, 200)
+        source = {"type": "base64", "media_type": "image/png", "data": DOT.partition(",")[2]}
+        content = [{"type": "text", "text": "too dark"}, {"type": "image", "source": source}]
+        id = called["content"][0]["id"]
+        result = {"type": "tool_result", "tool_use_id": id, "is_error": True, "content": content}
+        messages = [*HELLO, {"role": "assistant", "content": called["content"]}, {"role": "user", "content": [result]}]
+        answer = await on.post("/v1/messages", {**SAID, "tools": tools, "messages": messages}, 200)
+        assert answer["content"][0]["text"] == "too dark\n[image/png, 70 B, 1×1]"

@@ -195,6 +195,16 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
         {"messages": [{"role": "user", "content": [{"type": "video"}]}, USER]},
         "messages[0]: expected texts, images, files and audio, got 'video'",
     ),
+    "a content that is no text": ("chat/completions", {"messages": [{"role": "user", "content": 3}]}, "audio, got 3"),
+    "a picture in another encoding": (
+        "chat/completions",
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,Y"}}]}
+            ]
+        },
+        "messages[0]: expected base64",
+    ),
     "a picture of a system": (
         "chat/completions",
         {"messages": [{"role": "system", "content": [IMAGE]}, USER]},
