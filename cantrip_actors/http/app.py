@@ -131,8 +131,9 @@ async def _answer(service: Service, row: ApiRoute, request: Request) -> Response
     path = {name: unquote(value) for name, value in request.path_params.items()}  # the guard left slashes encoded
     call = HttpCall(service, token, runtime, request, path)
     parameters = request.query_params
-    if len(parameters.multi_items()) != len(parameters):
-        raise Problem(422, "invalid", "a parameter is given twice")
+    twice = next((name for name in row.query.model_fields if len(parameters.getlist(name)) > 1), None)
+    if twice is not None:
+        raise Problem(422, "invalid", f"{twice}: this parameter is given twice")
     call.query = validate(row.query, dict(parameters), strict=False)
     limits = service.limiter.limits.of(token)
     body = await read_body(request, limits.body, limits.patience)

@@ -17,6 +17,7 @@ from cantrip_actors import (
     Cantrip,
     Entity,
     EntityEnded,
+    File,
     Gate,
     Held,
     Request,
@@ -48,7 +49,10 @@ class ClientPause(NamedTuple):
 
 
 class ClientResult(NamedTuple):
-    """The result of a call that a client has carried out: a text, or a list of texts, images and files."""
+    """The result of a call that a client has carried out: a text, or a list of texts, images and files.
+
+    An error is a text: it has the labels of its images and files.
+    """
 
     content: Any
     is_error: bool = False
@@ -56,11 +60,10 @@ class ClientResult(NamedTuple):
     @property
     def text(self) -> str:
         """The text of the result, as the loom has it."""
-        texts = [self.content] if isinstance(self.content, str) else self.content
-        texts = [part for part in texts if isinstance(part, str)]
+        parts = [self.content] if isinstance(self.content, str) else self.content
         if self.is_error:
-            return "\n".join(texts) or "failed"
-        return self.content if isinstance(self.content, str) else as_text(texts)
+            return "\n".join(part.label if isinstance(part, File) else part for part in parts) or "failed"
+        return self.content if isinstance(self.content, str) else as_text([p for p in parts if isinstance(p, str)])
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -135,8 +138,12 @@ def read_pause(call: HttpCall, work: Work, *, can_reply: bool) -> ClientPause | 
 
 
 def _look(call: HttpCall, work: Work, tools: Mapping[str, Gate]) -> tuple[list[Request], list[Request]]:
-    """Return the calls of tools and the requests to people for which an entity, and those below it, wait."""
-    return _list_waiting(call, work.entity_id, tools) if tools else [], work.requests()
+    """Return the calls of tools and the requests to people for which an entity, and those below it, wait.
+
+    While a work waits for the end of another one, the calls are those of another client.
+    """
+    waiting = _list_waiting(call, work.entity_id, tools) if tools and work.state == "working" else []
+    return waiting, work.requests()
 
 
 def _list_waiting(call: HttpCall, entity_id: str, tools: Mapping[str, Gate]) -> list[Request]:

@@ -624,6 +624,12 @@ def _sends(call: HttpCall, work: Work) -> bool:
 
 async def get_response(call: HttpCall) -> JsonAnswer:
     """Return a response, from the loom."""
+    if call.query.stream:
+        raise refuse_parameter("stream")
+    return await _answer_response(call)
+
+
+async def _answer_response(call: HttpCall) -> JsonAnswer:
     return JsonAnswer(await run_for_client(_read_response, call, call.path["id"]))
 
 
@@ -651,7 +657,7 @@ async def cancel_response(call: HttpCall) -> JsonAnswer:
     """Withdraw the intent of a response, or interrupt its episode."""
     work = await call.read(lambda: find_response(call, call.path["id"]))
     await work.cancel(now=True, by=call.token.sender)
-    return await get_response(call)
+    return await _answer_response(call)
 
 
 _STATUSES: Final[Mapping[MailState, str]] = {
@@ -671,7 +677,7 @@ OPENAI_ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("GET", "/v1/models/{id:path}", "read", get_model, _OBJECT, style="openai"),
     ApiRoute("POST", "/v1/chat/completions", "read", chat_completions, _OBJECT, models.ChatBody, style="openai"),
     ApiRoute("POST", "/v1/responses", "read", create_response, _OBJECT, models.ResponseBody, style="openai"),
-    ApiRoute("GET", "/v1/responses/{id}", "read", get_response, _OBJECT, style="openai"),
+    ApiRoute("GET", "/v1/responses/{id}", "read", get_response, _OBJECT, query=models.ResponseQuery, style="openai"),
     ApiRoute("POST", "/v1/responses/{id}/cancel", "steer", cancel_response, _OBJECT, models.Ignored, style="openai"),
 )
 """OpenAI's API. Chat and responses check the scope `cast` or `send` themselves, whichever the request needs."""

@@ -207,7 +207,7 @@ def _get_reason(rest: Rest) -> str:
 def _count_response_usage(usage: Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
         "total_tokens": usage.total_tokens,
@@ -268,7 +268,7 @@ class ResponseEncoder(EpisodeEncoder):
         """Return a whole response; with texts as for a chat completion."""
         if isinstance(ended, Outcome):
             text = answer_text(ended)
-            self._output = [] if text is None else [self._make_answer(text)]
+            self._output = [self._make_answer(text)] if text else []
         else:
             words = ended.words if self.form is None else None
             self._output = [_make_message(f"msg_{self._id}", _make_text(words))] if words else []
@@ -294,7 +294,7 @@ class ResponseEncoder(EpisodeEncoder):
             "incomplete_details": incomplete,
             "instructions": None,
             "metadata": {},
-            "parallel_tool_calls": False,
+            "parallel_tool_calls": True,
             "previous_response_id": self._previous,
             "text": {"format": (self.form and self.form.format) or {"type": "text"}},
             "tool_choice": "auto",

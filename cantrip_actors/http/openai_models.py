@@ -85,6 +85,12 @@ class AnyQuery(Lenient):
     """Parameters that clients add and that change nothing here: `beta`, `limit`."""
 
 
+class ResponseQuery(Lenient):
+    """How a response is retrieved; `include` changes nothing here."""
+
+    stream: bool | None = None
+
+
 class Ignored(Lenient):
     """Nothing that is read."""
 

@@ -1,13 +1,15 @@
 """Responses that a client has continued with results or replies: each stays as it was, and names the one before it."""
 
+import json
 from typing import Any
 
 import anyio
 import pytest
+from openai.types.responses import Response
 
 from cantrip_actors import Cantrip, Circle, ask_first, scripted
 from cantrip_actors.wards import max_depth, max_turns
-from tests.http.serving import Served, in_process, nap, pay
+from tests.http.serving import Served, in_process, nap, pay, token
 from tests.http.test_client_tools import FLAT
 from tests.http.test_person import interview
 
@@ -159,3 +161,68 @@ async def test_a_message_between_the_decision_of_a_person_and_the_end_follows_th
         assert (answered["id"], answered["status"]) == (begun["id"], "completed")
         assert answered["output"][-1]["content"][0]["text"] == "It is paid."
         assert len(on.runtime.loom.intents(str(answered["id"]).removeprefix("resp_"))) == 1
+
+
+async def test_a_message_that_waits_behind_the_calls_of_another_client_gets_its_own_answer() -> None:
+    policy: Policy = {"one": [look("Oslo"), "It snows."], "two": [look("Rome"), "It rains."], "three": ["No tools."]}
+    async with in_process([acting(policy)]) as on:
+        await on.runtime.ensure("bob", acting(policy))
+        body = {"model": "entity:bob", "tools": [FLAT]}
+        first = await on.post("/v1/responses", {**body, "input": "one"}, 200)
+        behind = await on.post("/v1/responses", {**body, "input": "three", "background": True}, 200)
+        answers: list[Any] = []
+
+        async def ask() -> None:
+            answers.append(await on.post("/v1/responses", {**body, "input": "two"}, 200))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await anyio.sleep(5)
+            waiting = await on.get(f"/v1/responses/{behind['id']}")
+            assert (waiting["status"], waiting["output"], answers) == ("queued", [], [])
+            (item,) = first["output"]
+            result = {"type": "function_call_output", "call_id": item["call_id"], "output": "snow"}
+            await on.post("/v1/responses", {**body, "input": [result]}, 200)
+        assert answers[0]["output"][0]["arguments"] == '{"city":"Rome"}'
+
+
+@pytest.mark.rule("HTTP-14")
+@pytest.mark.parametrize("is_child", [False, True])
+async def test_casts_that_wait_for_their_client_or_a_person_leave_room_for_others(is_child: bool) -> None:
+    acts = {"look": look("Oslo"), "pay": do("pay", amount=3)}
+    policy: Policy = {"work": [do("nap", seconds=60), "Done."], **{name: [act] for name, act in acts.items()}}
+    policy |= {f"delegate {name}": [do("call_agent", intent=name)] for name in acts}
+    few = token("few", "read", "cast", max_concurrent=1)
+    async with in_process([acting(policy)], few) as on:
+        headers = on.as_token("few")
+        for name in acts:
+            said = [{"role": "user", "content": f"delegate {name}" if is_child else name}]
+            tools = [{"type": "function", "function": {key: FLAT[key] for key in ("name", "parameters")}}]
+            body = {"model": "acting", "messages": said, "tools": tools}
+            await on.post("/v1/chat/completions", body, 200, headers=headers)
+        await on.post("casts", {"cantrip": "acting", "intent": "work"}, 201, headers=headers)
+        await on.post("casts", {"cantrip": "acting", "intent": "work"}, 429, headers=headers)
+
+
+@pytest.mark.rule("WIRE-02")
+async def test_a_response_is_whole_by_the_models_of_openais_client_and_is_retrieved_with_its_parameters() -> None:
+    policy: Policy = {
+        "go": [look("Oslo", text="I look."), "It snows."],
+        "nothing": [{**do("done", answer=""), "content": None}],
+    }
+    async with in_process([acting(policy)]) as on:
+        talk = Conversation(on)
+        await talk.run("go")
+        for response in (*talk.posted, await talk.post("nothing")):
+            stored = await on.ask("GET", f"/v1/responses/{response['id']}?include[]=a&include[]=b", 200)
+            Response.model_validate_json(stored.text, strict=True)
+            assert stored.json()["output"] == response["output"]
+        body = {"model": "acting", "input": "nothing", "stream": True}
+        streamed = await on.ask("POST", "/v1/responses", 200, json=body)
+        assert read_data(streamed.text)[-1]["response"]["output"] == talk.posted[-1]["output"] == []
+        refused = (await on.ask("GET", f"/v1/responses/{talk.posted[0]['id']}?stream=true", 400)).json()
+        assert refused["error"]["param"] == "stream"
+
+
+def read_data(text: str) -> list[Any]:
+    return [json.loads(line.removeprefix("data: ")) for line in text.splitlines() if line.startswith("data: ")]
