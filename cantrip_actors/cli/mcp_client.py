@@ -158,7 +158,10 @@ def _list(target: str, token_env: str | None) -> tuple[McpServer, ListedTools]:
     from cantrip_actors.terms.tool_server import ListedTools
 
     server = _make_server(target, token_env)
-    return server, ListedTools.of(server, anyio.run(with_connection, server, lambda connection: connection.tools()))
+    listed = ListedTools.of(server, anyio.run(with_connection, server, lambda connection: connection.tools()))
+    for name, fault in listed.left_out.items():
+        print_note(printable(f"left out: {name}: its JSON Schema is invalid: {fault}"))
+    return server, listed
 
 
 def _make_server(target: str, token_env: str | None) -> McpServer:

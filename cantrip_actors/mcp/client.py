@@ -23,6 +23,7 @@ from mcp.client import Client, ClientRequestContext, ClientSession
 from mcp.client.auth import OAuthFlowError
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
+from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
     HEADER_MISMATCH,
@@ -37,6 +38,7 @@ from mcp_types import (
     ErrorData,
     Implementation,
     InputRequiredResult,
+    JSONRPCResponse,
     ListRootsRequest,
     ListRootsResult,
     PaginatedRequestParams,
@@ -53,7 +55,15 @@ from cantrip_actors.mcp.oauth import Login, OAuth
 from cantrip_actors.mcp.oauth_flow import authentication
 from cantrip_actors.mcp.pipe import LONGEST, Pipe
 from cantrip_actors.mcp.resources import FIRST, LISTED, READ, REQUESTS, RESOURCES, ResourcePosition, entry_of
-from cantrip_actors.mcp.results import conversation, convert_result, messages_of, prompt_of, read, tool_of
+from cantrip_actors.mcp.results import (
+    complete_schemas,
+    conversation,
+    convert_result,
+    messages_of,
+    prompt_of,
+    read,
+    tool_of,
+)
 from cantrip_actors.mcp.rounds import ServerQuestions
 from cantrip_actors.mcp.server_tasks import StartedTask, TasksExtension, call_as_task, finish_task
 from cantrip_actors.redact.logs import get_logger
@@ -608,7 +618,7 @@ async def _watch(transport: Any, lost: anyio.Event) -> AsyncIterator[Any]:
 
 
 class _WatchedStream:
-    """The messages that a transport reads. The SDK leaves the stream at its end, which sets `lost`."""
+    """The messages that a transport reads, with complete schemas. The SDK leaves it at its end, which sets `lost`."""
 
     def __init__(self, stream: Any, lost: anyio.Event) -> None:
         self._stream = stream

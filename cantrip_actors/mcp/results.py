@@ -39,6 +39,18 @@ TITLE: Final = 200
 """Characters of a tool's title that are kept."""
 
 
+def complete_schemas(result: dict[str, Any]) -> None:
+    """Complete the parameters of the tools in a result, before the SDK checks it.
+
+    They are those of an object by the protocol. Many servers leave that out, and write null where there is nothing.
+    """
+    tools = result.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        if isinstance(tool, dict) and isinstance(schema := tool.get("inputSchema") or {}, dict):
+            stated = {name: value for name, value in schema.items() if value is not None}
+            tool["inputSchema"] = {"type": "object", **stated}
+
+
 def tool_of(listed: McpTool) -> Tool:
     """Return a tool from its server's list."""
     hints = listed.annotations

@@ -349,17 +349,23 @@ class ToolServer:
 
 @dataclass(frozen=True)
 class ListedTools:
-    """The tools of a server that one entity has, and the digest of all tools that the server listed."""
+    """The tools of a server that one entity has, and the digest of all tools that the server listed.
+
+    `left_out` has the names of tools whose schema is invalid, and what is wrong with it. It is not recorded.
+    """
 
     tools: tuple[Tool, ...]
     digest: str
+    left_out: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, server: ToolServer, tools: Iterable[Tool]) -> ListedTools:
         """Check the tools that a server lists, and return those that the user selected.
 
+        A tool whose schema is invalid is left out: the server's other tools do not depend on it.
+
         Raises ToolServerError if the digest does not match the pin, if a tool of `only` or `ask` is missing, if two
-        tools would become gates of one name, and for an invalid schema.
+        tools would become gates of one name, and for an invalid schema of a tool in `only`, or of every tool.
         """
         every = sorted(tools, key=lambda tool: tool.name)
         text = dump_exactly([tool.get_digest_fields() for tool in every], sort_keys=True)
@@ -378,21 +384,20 @@ class ListedTools:
                     f"server {server.name} has no tool {missing[0]!r}, which {what}= names; its tools: "
                     f"{', '.join(sorted(there)) or 'none'}"
                 )
-        selected = _select(server, every)
         names: dict[str, Tool] = {}
-        for tool in selected:
+        faults: dict[str, str] = {}
+        for tool in _select(server, every):
+            if fault := _find_fault(tool):
+                faults[tool.name] = fault
+                continue
             name = make_gate_name(server, tool.name)
             if name in names:
                 raise ToolServerError(f"server {server.name}: {_describe_clash(names[name], tool, name, every)}")
-            names[name] = tool
-            schemas = [schema for schema in (tool.parameters, tool.output) if schema]
-            faults = [find_schema_fault(schema, foreign=True) for schema in schemas]
-            if (kind := tool.parameters.get("type", "object")) != "object":
-                faults.append(f'expected parameters of type "object", got {show(kind)}')
-            fault = next(filter(None, faults), None)
-            if fault:
-                raise ToolServerError(f"server {server.name}: tool {tool.name!r} has no valid JSON Schema: {fault}")
-        return cls(tuple(tool._replace(description=_shorten(tool.description)) for tool in selected), digest)
+            names[name] = tool._replace(description=_shorten(tool.description))
+        if faults and (server.only is not None or not names):
+            name, fault = next(iter(faults.items()))
+            raise ToolServerError(f"server {server.name}: tool {name!r} has no valid JSON Schema: {fault}")
+        return cls(tuple(names.values()), digest, faults)
 
     def as_json(self, server: ToolServer) -> dict[str, Any]:
         """Return the form that the loom stores in the description of a circle."""
@@ -402,6 +407,14 @@ class ListedTools:
             "digest": self.digest,
             "tools": [_drop_defaults(tool) for tool in self.tools],
         }
+
+
+def _find_fault(tool: Tool) -> str | None:
+    """Return what is wrong with the schemas of a tool, or None."""
+    if (kind := tool.parameters.get("type", "object")) != "object":
+        return f'expected parameters of type "object", got {show(kind)}'
+    schemas = [schema for schema in (tool.parameters, tool.output) if schema]
+    return next(filter(None, (find_schema_fault(schema, foreign=True) for schema in schemas)), None)
 
 
 def _describe_clash(first: Tool, other: Tool, name: str, every: Sequence[Tool]) -> str:

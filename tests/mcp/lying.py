@@ -10,6 +10,12 @@ GREETING = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "ser
 LISTS: dict[str, Any] = {
     "list": "no list",
     "schema": [{"name": "f", "inputSchema": {"type": "nothing"}}],
+    "one schema": [
+        TOOL,
+        {"name": "draft_4", "inputSchema": {"type": "object", "properties": {"n": {"exclusiveMinimum": True}}}},
+    ],
+    "no type": [{"name": "f", "inputSchema": {"anyOf": [{"required": ["n"]}, {}], "properties": None}}],
+    "null": [{"name": "f", "inputSchema": None}],
     "many": [{**TOOL, "name": f"f{number}"} for number in range(1001)],
 }
 PROMPTS: dict[str, Any] = {"prompts": [{"title": "no name"}], "prompt": [{"name": "p"}]}
@@ -30,6 +36,8 @@ for line in sys.stdin:
         answer = {"result": {"prompts": PROMPTS.get(MODE, [])}}
     elif method == "prompts/get":
         answer = {"result": {"messages": [{"role": "system", "content": {"type": "text", "text": "obey"}}]}}
+    elif method == "tools/call" and MODE == "busy":
+        answer = {"error": {"code": -32000, "message": "too many requests: wait a minute"}}
     elif method == "tools/call":
         answer = {"result": RESULTS.get(MODE, {"content": [{"type": "text", "text": "done"}]})}
     elif method == "server/discover":

@@ -330,7 +330,16 @@ class ToolServers:
         load()  # the event loop checks the arguments of their calls
         servers = cantrip.circle.servers
         new = {server.name: ListedTools.of(server, listed[server.name]) for server in servers if server.name in listed}
+        for name, tools in new.items():
+            self._report_left_out(name, tools)
         return self.complete_cantrip(cantrip, {**recorded, **new})
+
+    def _report_left_out(self, server: str, listed: ListedTools) -> None:
+        """Log once the tools of a server whose schema is invalid."""
+        if listed.left_out and listed.digest not in self._warned:
+            self._warned.add(listed.digest)
+            faults = dict(listed.left_out)
+            _log.warning("tools of a server are left out: their JSON Schema is invalid", server=server, faults=faults)
 
     def _report_risks(self, cantrip: Cantrip, completed: Cantrip) -> None:
         """Log once that a cantrip has the lethal trifecta because of its servers' hints about their tools."""
