@@ -107,6 +107,9 @@ BREATH: Final = 0.1
 LINGER: Final = 5.0
 """Seconds that running calls have to end once the server has ended the session."""
 
+LOSSES: Final = ("Connection closed", "SSE stream ")
+"""How the SDK's own errors of a lost connection begin. Servers use their code, -32000, for errors of any kind."""
+
 LAST_WORDS: Final = 3
 """Lines of a program's standard error that the error message has if it ends."""
 
@@ -291,7 +294,7 @@ class _Connection:
             yield
         except MCPError as problem:
             code, message = problem.error.code, problem.error.message
-            if code == CONNECTION_CLOSED:
+            if code == CONNECTION_CLOSED and message.startswith(LOSSES):
                 raise LostServer("its connection was closed") from problem
             is_of_session = self.session_id is not None and message.startswith("Session")
             has_no_session = is_of_session and tells_of_no_session(message)
@@ -627,8 +630,11 @@ class _WatchedStream:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    def __aiter__(self) -> AsyncIterator[Any]:
-        return aiter(self._stream)
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        async for message in self._stream:
+            if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCResponse):
+                complete_schemas(message.message.result)
+            yield message
 
     async def __aenter__(self) -> Self:
         return self
