@@ -1,17 +1,19 @@
 """Servers of tools as values: a program or a URL, and options. Nothing here connects.
 
-The SDK takes a second to import, so it is imported when a server is connected (`client.py`).
+The SDK takes a second to import, so it is imported when a server is connected (`client.py`), in a thread.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypedDict, Unpack
 from urllib.parse import urlsplit
+
+from anyio import CapacityLimiter, to_thread
 
 from cantrip_actors.mcp.oauth import Login
 from cantrip_actors.terms.arguments import check, check_choice, check_kind, is_text, is_texts_by_name
@@ -40,8 +42,7 @@ class McpServer(ToolServer):
 
     async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError."""
-        from cantrip_actors.mcp.client import hold
-
+        hold = await to_thread.run_sync(_import_hold, limiter=CapacityLimiter(1))  # those of anyio may all wait for us
         own = host if self.elicit is None else host._replace(elicit=self.elicit)
         await hold(self.name, self._reach(), own, ready, self.told_roots, self.sampling_name, **self._modes())
 
@@ -221,6 +222,12 @@ def inproc(
     """
     check_choice(f"server {name}: era", era, ("modern", "handshake"), InvalidCantrip)
     return InprocServer(name=name, server=server, era=era, **_list_fields(options))
+
+
+def _import_hold() -> Callable[..., Awaitable[None]]:
+    from cantrip_actors.mcp.client import hold
+
+    return hold
 
 
 def make_server_name(text: str) -> str:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -173,6 +174,62 @@ async def test_a_server_that_breaks_the_protocol_is_an_error_that_says_how(mode:
             first, is_error = str(problem), True
     assert is_error
     assert told in first
+
+
+@pytest.mark.rule("MCP-02")
+@pytest.mark.parametrize("mode", ["one schema", "no type", "null"])
+async def test_a_tool_is_called_though_a_schema_of_its_server_is_loose_or_invalid(mode: str) -> None:
+    server = stdio("t", sys.executable, f"{ROOT}/tests/mcp/lying.py", mode)
+    async with Runtime.open() as runtime:
+        (first, is_error), *_ = seen(await runtime.cast(spell(say("t__f"), done("ok"), server=server), "go"))
+        assert (first, is_error) == ("done", False)
+
+
+@pytest.mark.rule("MCP-02")
+async def test_a_tool_with_an_invalid_schema_is_refused_if_the_user_names_it() -> None:
+    server = stdio("t", sys.executable, f"{ROOT}/tests/mcp/lying.py", "one schema", only=["f", "draft_4"])
+    async with Runtime.open() as runtime:
+        with pytest.raises(ToolServerError, match="tool 'draft_4' has no valid JSON Schema: True is not of type"):
+            await runtime.cast(spell(done("ok"), server=server), "go")
+
+
+@pytest.mark.rule("MCP-02")
+async def test_an_error_of_a_server_with_the_code_of_a_closed_connection_is_its_own() -> None:
+    server = stdio("t", sys.executable, f"{ROOT}/tests/mcp/lying.py", "busy")
+    async with Runtime.open() as runtime:
+        (first, is_error), *_ = seen(await runtime.cast(spell(say("t__f"), done("ok"), server=server), "go"))
+        assert (first, is_error) == ("t__f: too many requests: wait a minute", True)
+
+
+IMPORTER = """
+import sys, threading
+import anyio
+from cantrip_actors.mcp import ToolServerError, stdio
+from cantrip_actors.terms.tool_server import Host
+
+threads = set()
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("mcp", "mcp_types"):
+            threads.add(threading.current_thread() is threading.main_thread())
+
+async def main():
+    server = stdio("t", "/no/such/program")
+    sys.meta_path.insert(0, Finder())
+    await server.hold(print, Host(None))
+
+try:
+    anyio.run(main)
+except ToolServerError:
+    print(threads)
+"""
+
+
+@pytest.mark.rule("MCP-02")
+def test_the_sdk_is_imported_beside_the_event_loop() -> None:
+    run = subprocess.run([sys.executable, "-c", IMPORTER], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stdout.strip() == "{False}"
 
 
 @pytest.mark.rule("MCP-12")
