@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
@@ -29,10 +29,12 @@ from cantrip_actors.cli.command import (
     Url,
     examples,
     import_extra,
+    open_store,
     print_rows,
     report_errors,
     run_quietly,
 )
+from cantrip_actors.cli.sealed import seal_key
 from cantrip_actors.redact.urls import render_url
 
 if TYPE_CHECKING:
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 
     from cantrip_actors import Node, Queue, Runtime
     from cantrip_actors.observe import Telemetry
+    from cantrip_actors.runtime.nodes.cluster import ClusterReader
+
+T = TypeVar("T")
 
 app = typer.Typer(rich_markup_mode=None)
 cluster = typer.Typer(
@@ -156,7 +161,6 @@ async def _run_worker(
 
     from cantrip_actors import Runtime
     from cantrip_actors.cli.errors import opening
-    from cantrip_actors.cli.sealed import seal_key
     from cantrip_actors.observe import Telemetry
 
     is_traced = "opentelemetry" in sys.modules  # true under `opentelemetry-instrument`
@@ -352,14 +356,27 @@ def _start(name: str, loom: str, recipes: list[str], options: list[str]) -> subp
     )
 
 
+def _read(loom: str, read: Callable[[ClusterReader], T], *, as_json: bool) -> T:
+    """Return what `read` returns about a loom that is opened for reading only, and report its errors."""
+    with report_errors(json=as_json, loom=loom):
+        import anyio
+
+        from cantrip_actors.runtime.nodes.cluster import ClusterReader
+
+        with open_store(loom, read_only=True, seal_key=seal_key() or False) as store:
+
+            async def work() -> T:
+                return read(ClusterReader.of_store(store))
+
+            return anyio.run(work)
+
+
 @cluster.command(epilog=examples("cantrip cluster ls", "cantrip cluster ls --json"))
 def ls(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the nodes: where they are, what they serve, how much they run. Dead ones are listed for a day."""
 
-    async def work(runtime: Runtime) -> tuple[list[dict[str, Any]], list[str]]:
-        return [_build_row(node) for node in await runtime.cluster.nodes()], await runtime.cluster.risks()
-
-    rows, risks = run_quietly(loom, work, as_json=as_json)
+    nodes, risks = _read(loom, lambda reader: (reader.nodes(), reader.risks()), as_json=as_json)
+    rows = [_build_row(node) for node in nodes]
     for risk in risks:
         output.print_note(f"warning: {risk}")
     print_rows(rows, _render_nodes(rows), f"{render_url(loom)} has no nodes: cantrip worker", as_json=as_json)
@@ -372,7 +389,7 @@ def where(
     as_json: Json = False,
 ) -> None:
     """Print the node that runs an entity."""
-    node = run_quietly(loom, lambda runtime: runtime.cluster.where(name), as_json=as_json)
+    node = _read(loom, lambda reader: reader.where(name), as_json=as_json)
     line = f"no node runs {name}" if node is None else node.name
     output.show(None if node is None else _build_row(node), [line], as_json=as_json)
 
@@ -380,7 +397,7 @@ def where(
 @cluster.command(epilog=examples("cantrip cluster stranded --json"))
 def stranded(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the entities that have work and that no living process can run, and those in quarantine."""
-    stranded_entities = run_quietly(loom, lambda runtime: runtime.cluster.stranded(), as_json=as_json)
+    stranded_entities = _read(loom, lambda reader: reader.stranded(), as_json=as_json)
     rows = [entity._asdict() for entity in stranded_entities]
     print_rows(rows, _render_stranded(rows), "no entity is stranded", as_json=as_json)
 
@@ -388,7 +405,7 @@ def stranded(loom: Url = LOOM, as_json: Json = False) -> None:
 @cluster.command(epilog=examples("cantrip cluster queues", "cantrip cluster queues --json"))
 def queues(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the queues of submissions: how much waits and runs, and their bounds."""
-    shown = run_quietly(loom, lambda runtime: runtime.cluster.queues(), as_json=as_json)
+    shown = _read(loom, lambda reader: reader.queues(), as_json=as_json)
     rows = [queue._asdict() for queue in shown]
     print_rows(rows, _render_queues(rows), f"{render_url(loom)} has no queues: cantrip worker --queue", as_json=as_json)
 

@@ -1,5 +1,6 @@
 """`cantrip worker`, `cantrip up`, `cantrip cluster` and `cantrip demo cluster`: real processes on one loom."""
 
+import json
 import os
 import signal
 import socket
@@ -18,6 +19,8 @@ from cantrip_actors import Runtime
 from cantrip_actors.recipes import load_recipe
 from tests.forked import COMMAND, Forked
 from tests.loom import postgres
+from tests.runtime.spells import cantrip as spell
+from tests.runtime.spells import done
 
 pytestmark = pytest.mark.real_time
 
@@ -409,3 +412,23 @@ def test_without_a_ray_cluster_up_says_so(start: Any, monkeypatch: pytest.Monkey
     said = start("up", "keeper.yaml", "--ray")
     assert "no Ray cluster answers there" in wait_for(said, "--ray auto")
     assert said.wait(20) == 2
+
+
+def test_the_commands_that_look_at_a_cluster_only_read(cantrip: Any, place: Path) -> None:
+    with Runtime.blocking("jsonl:loom.jsonl") as runtime:
+        runtime.invoke(spell([done("a")]), "go", name="notes")
+        look_at_cluster(cantrip, place)  # while another process writes
+    with (place / "loom.jsonl").open("ab") as file:
+        file.write(b'{"kind":"begun by a writer that was killed')
+    look_at_cluster(cantrip, place)
+
+
+def look_at_cluster(cantrip: Any, place: Path) -> None:
+    """Run each command that looks at a cluster on a JSONL loom, and check its answer and that nothing is written."""
+    before = (place / "loom.jsonl").read_bytes()
+    answers = {"ls": [], "where notes": None, "stranded": [], "queues": []}
+    for command, answer in answers.items():
+        shown = cantrip("cluster", *command.split(), "--loom", "jsonl:loom.jsonl", "--json")
+        assert (command, shown.code, shown.err, json.loads(shown.out)) == (command, 0, "", answer)
+    assert cantrip("cluster", "where", "nobody", "--loom", "jsonl:loom.jsonl").code == 2
+    assert (place / "loom.jsonl").read_bytes() == before

@@ -122,6 +122,10 @@ class LeaseStore(ABC):
         """Return the nodes that have joined."""
         return []
 
+    def place(self, entity_id: str) -> str | None:  # noqa: ARG002  # no node can join
+        """Return the living holder of the lease on a root entity; None if no other process can hold it."""
+        return None
+
     def quarantined(self) -> list[str]:
         """Return the entities that are quarantined, because they crashed again and again, or their holders died."""
         return [row.entity_id for row in self.quarantines()]

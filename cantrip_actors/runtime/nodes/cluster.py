@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from cantrip_actors.loom import Quarantined, Store, mark_gone, this_process
 from cantrip_actors.loom.stores.nodes import NodeRow
 from cantrip_actors.runtime.events.log_feed import EventFeed
+from cantrip_actors.runtime.loom.core import Core, Limits
+from cantrip_actors.runtime.loom.guard import Guard
 from cantrip_actors.runtime.loom.loom_writer import is_outage
+from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.nodes.placing import find_stranding, make_candidate, read_services
-from cantrip_actors.runtime.time.queues import QueueStatus
+from cantrip_actors.runtime.time.queues import QueueStatus, read_queue_status
 from cantrip_actors.terms.errors import (
     CantripError,
     DependenciesUnknown,
@@ -71,24 +74,89 @@ class StrandedEntity(NamedTuple):
     why: str
 
 
+class ClusterReader:
+    """Reads about the nodes of a loom and their entities, and writes nothing. Its methods block and raise LoomError."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    @classmethod
+    def of_store(cls, store: Store) -> ClusterReader:
+        """Return the reader of a store that no runtime has opened. It needs a running event loop."""
+        core = Core((), Limits(), Guard(), "idle")
+        core.attach(store, StoreAccess(store), None)
+        return cls(core)
+
+    @property
+    def _store(self) -> Store:
+        return self._core.store
+
+    def nodes(self) -> list[NodeView]:
+        """Return the nodes that have joined, by name."""
+        return [_make_view(row) for row in self._store.nodes()]
+
+    def where(self, entity: str) -> NodeView | None:
+        """Return the node that runs an entity, given by name or id; None if no node runs it."""
+        owner = self._store.place(self.find_root(entity))
+        return next((node for node in self.nodes() if node.id == owner), None)
+
+    def find_root(self, entity: str) -> str:
+        """Return the root of the tree of an entity, given by name or id."""
+        return self._core.find_root(self._store.named(entity) or entity)
+
+    def queues(self) -> list[QueueStatus]:
+        """Return the queues of submissions by name: their bounds, and how much waits and runs."""
+        return read_queue_status(self._store)
+
+    def risks(self) -> list[str]:
+        """Return warnings about settings of the server that may lose acknowledged records."""
+        return self._store.risks()
+
+    def stranded(self) -> list[StrandedEntity]:
+        """Return the entities that have work and that no living process can run, and those in quarantine."""
+        store: Any = self._store
+        services = read_services(store)
+        quarantines = {row.entity_id: row for row in store.quarantines() if store.life(row.entity_id) is not None}
+        described = [self._describe(entity, lambda entity: Quarantined(*quarantines[entity])) for entity in quarantines]
+        has_tables = not store.can_join()
+        unowned = [row.entity_id for row in store.unowned(MANY)] if has_tables else store.waiting()
+        find = partial(find_stranding, self._core, services=services)
+        described += [self._describe(entity, find) for entity in unowned if entity not in quarantines]
+        return [stranded for stranded in described if stranded is not None]
+
+    def _describe(self, entity_id: str, find: Callable[[str], CantripError | None]) -> StrandedEntity | None:
+        """Describe an entity that is stranded for the reason that `find` returns; return None if it returns None."""
+        core = self._core
+        try:
+            facts = core.loom.facts(entity_id)
+            error = None if facts.is_held else find(entity_id)
+            if error is None:
+                return None
+            now = make_candidate(core, facts)
+        except LoomError as error:
+            if is_outage(error):
+                raise
+            return StrandedEntity(entity_id, None, "", None, f"its records cannot be read: {error}")
+        return StrandedEntity(entity_id, facts.header.name, now.cantrip_id, now.name, _explain(error))
+
+
 class Cluster:
     """The nodes of the loom, and their entities."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
+        self._reader = ClusterReader(tree)
 
     async def nodes(self) -> list[NodeView]:
         """Return the nodes that have joined, by name; dead ones stay listed for an hour. Raises LoomError."""
-        return [_make_view(row) for row in await self._run_in_store(self._store.nodes)]
+        return await self._run_in_store(self._reader.nodes)
 
     async def where(self, entity: str) -> NodeView | None:
         """Return the node that runs an entity, given by name or id; None if no node runs it.
 
         Raises LoomError for an unknown entity.
         """
-        tree = self._tree
-        owner = await self._run_in_store(lambda: self._tables.place(tree.find_root(tree.store.named(entity) or entity)))
-        return next((node for node in await self.nodes() if node.id == owner), None)
+        return await self._run_in_store(partial(self._reader.where, entity))
 
     def events(self, entity: str) -> EventFeed:
         """Return the events recorded of an entity from now on, whichever process runs it, up to its end.
@@ -108,11 +176,11 @@ class Cluster:
 
         A runtime that is not a node leaves out those that it can run itself.
         """
-        return await self._run_in_store(self._find_stranded)
+        return await self._run_in_store(self._reader.stranded)
 
     async def risks(self) -> list[str]:
         """Return warnings about settings of the server that may lose acknowledged records."""
-        return await self._run_in_store(self._store.risks)
+        return await self._run_in_store(self._reader.risks)
 
     async def backlog(self) -> int:
         """Return how many root entities are at work or wait to be loaded, on any node, plus the casts to begin.
@@ -130,8 +198,7 @@ class Cluster:
 
     async def queues(self) -> list[QueueStatus]:
         """Return the queues of submissions by name: their bounds, and how much waits and runs. Raises LoomError."""
-        self._tree.check_open()
-        return await self._tree.scheduler.queues.read_status()
+        return await self._run_in_store(self._reader.queues)
 
     async def drain(self, node: str) -> int:
         """Ask the living nodes with that name or id to drain and leave; return how many.
@@ -154,8 +221,7 @@ class Cluster:
         not in quarantine. Raises LoomError for an unknown entity.
         """
         tree = self._tree
-        tree.check_open()
-        root = await self._run_in_store(lambda: tree.find_root(tree.store.named(entity) or entity))
+        root = await self._run_in_store(partial(self._reader.find_root, entity))
         is_lifted = await self._run_in_store(partial(self._lift, root))
         if is_lifted and await self._run_in_store(lambda: tree.store.count_mail(root).loads > 0):
             tree.inboxes.notify_processes()
@@ -184,31 +250,6 @@ class Cluster:
         self._store.release(self._store.claim(root, owner, TTL, lift=True))
         mark_gone(owner)
         return True
-
-    def _find_stranded(self) -> list[StrandedEntity]:
-        store, services = self._store, read_services(self._store)
-        quarantines = {row.entity_id: row for row in store.quarantines() if store.life(row.entity_id) is not None}
-        described = [self._describe(entity, lambda entity: Quarantined(*quarantines[entity])) for entity in quarantines]
-        has_tables = not store.can_join()
-        unowned = [row.entity_id for row in self._tables.unowned(MANY)] if has_tables else store.waiting()
-        find = partial(find_stranding, self._tree, services=services)
-        described += [self._describe(entity, find) for entity in unowned if entity not in quarantines]
-        return [stranded for stranded in described if stranded is not None]
-
-    def _describe(self, entity_id: str, find: Callable[[str], CantripError | None]) -> StrandedEntity | None:
-        """Describe an entity that is stranded for the reason that `find` returns; return None if it returns None."""
-        tree = self._tree
-        try:
-            facts = tree.loom.facts(entity_id)
-            error = None if facts.is_held else find(entity_id)
-            if error is None:
-                return None
-            now = make_candidate(tree, facts)
-        except LoomError as error:
-            if is_outage(error):
-                raise
-            return StrandedEntity(entity_id, None, "", None, f"its records cannot be read: {error}")
-        return StrandedEntity(entity_id, facts.header.name, now.cantrip_id, now.name, _explain(error))
 
     @property
     def _store(self) -> Store:

@@ -347,12 +347,6 @@ class Queues:
                 absent.append(entity)
         return over, absent
 
-    # Looking from outside
-
-    async def read_status(self) -> list[QueueStatus]:
-        """Return all queues of the loom by their names, as they are now. Raises LoomError."""
-        return await self._core.in_store(partial(_read_status, self._core.store))
-
     async def _change(self, name: str, change: Callable[[str | None, float], tuple[str, T]]) -> T:
         work = partial(self._core.store.change_account, PREFIX + name, change, anyio.current_time())
         return await self._core.in_store(work)
@@ -372,7 +366,8 @@ def _find_unfinished(store: Store) -> dict[str, list[str]]:
     return found
 
 
-def _read_status(store: Store) -> list[QueueStatus]:
+def read_queue_status(store: Store) -> list[QueueStatus]:
+    """Return all queues of a loom by their names, as they are now. Raises LoomError."""
     accounts = [decode_account(text) for text in store.accounts(PREFIX).values()]
     return [
         _make_status(
