@@ -374,7 +374,6 @@ def _read(loom: str, read: Callable[[ClusterReader], T], *, as_json: bool) -> T:
 @cluster.command(epilog=examples("cantrip cluster ls", "cantrip cluster ls --json"))
 def ls(loom: Url = LOOM, as_json: Json = False) -> None:
     """List the nodes: where they are, what they serve, how much they run. Dead ones are listed for a day."""
-
     nodes, risks = _read(loom, lambda reader: (reader.nodes(), reader.risks()), as_json=as_json)
     rows = [_build_row(node) for node in nodes]
     for risk in risks:

@@ -186,11 +186,11 @@ def _parse_path(text: str, scheme: str, rest: str, query: str | None) -> Path:
 
 def _is_damaged(text: str, key: GivenKey) -> bool:
     """Return whether an existing loom cannot be read, or does not verify; a missing blob is not damage."""
-    from cantrip_actors.loom.integrity.verify import verify_loom
+    from cantrip_actors.loom.integrity.verify import verify_trees
 
     try:
         with open_store(text, read_only=True, seal_key=key) as store:
-            return any(fault.blob is None for fault in verify_loom(store).faults)
+            return any(fault.blob is None for fault in verify_trees(store)[0].faults)
     except DamagedLoom:
         return True
     except LoomError:  # it does not exist yet, or is not a loom: opening it reports that

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from cantrip_actors.loom import Loom, copy_loom, open_store, thread_jsonl, verify_loom
+from cantrip_actors.loom import Loom, copy_loom, open_store, repair_loom, thread_jsonl, verify_loom
 from cantrip_actors.records.records import Rewarded
 from cantrip_actors.terms.errors import LoomError
 from tests.exhaustive import EXHAUSTIVE
@@ -112,3 +112,49 @@ def test_a_record_that_cannot_be_read_ends_the_copy(tmp_path):
         pytest.raises(LoomError, match="record 3 cannot be copied"),
     ):
         copy_loom(source, target)
+
+
+def copy_half(store, path, monkeypatch):
+    """Make a loom in the file `path`, and copy it up to its last entity, as a copy that is killed there."""
+    monkeypatch.setattr("cantrip_actors.loom.integrity.copy.BATCH", 7)
+    with open_store(path) as source:
+        for number in range(4):
+            source.append(run(f"e{number}", f"t{number}"))
+    whole = path.read_bytes()
+    before, damaged, after = whole.rpartition(b'"duration_ms":12.5')
+    path.write_bytes(before + damaged.replace(b":", b";") + after)
+    with open_store(path, read_only=True) as source, pytest.raises(LoomError, match="cannot be copied"):
+        copy_loom(source, store)
+    path.write_bytes(whole)
+
+
+def test_a_part_that_a_copy_has_left_does_not_verify_as_a_whole_loom(store, tmp_path, monkeypatch):
+    copy_half(store, tmp_path / "a.jsonl", monkeypatch)
+    verified = verify_loom(store)
+    assert (verified.records, verified.ok) == (14, False)
+    assert str(verified.faults[0]).startswith(f"it has only a part of {tmp_path / 'a.jsonl'}, whose copy was not fin")
+    with (
+        open_store(tmp_path / "b.db") as target,
+        pytest.raises(LoomError, match=r"is only a part of .*: finish that copy first"),
+    ):
+        copy_loom(store, target)
+
+
+def test_copying_a_loom_again_finishes_a_copy_that_was_not_finished(store, tmp_path, monkeypatch):
+    copy_half(store, tmp_path / "a.jsonl", monkeypatch)
+    with open_store(tmp_path / "a.jsonl") as source:
+        source.append(run("f", "t8", parent="t1", parent_entity="e1", ends=False))
+        source.post([mail("k", "e1")])
+        assert copy_loom(source, store) == verify_loom(source) == verify_loom(store)
+        assert list(store.records("f")) == list(source.records("f"))
+        with pytest.raises(LoomError, match="holds entity e0 already: nothing was copied"):
+            copy_loom(source, store)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "db"])
+def test_a_repair_leaves_a_part_of_a_copy_a_part(tmp_path, monkeypatch, ending):
+    with open_store(tmp_path / f"b.{ending}") as store:
+        copy_half(store, tmp_path / "a.jsonl", monkeypatch)
+    repair_loom(tmp_path / f"b.{ending}")
+    with open_store(tmp_path / f"b.{ending}", repair=True) as store:
+        assert not verify_loom(store).ok

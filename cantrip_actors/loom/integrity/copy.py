@@ -18,6 +18,7 @@ from collections.abc import Set as AbstractSet
 from cantrip_actors.loom.integrity.verify import Trees, Verified, read_timers, verify_loom, verify_trees
 from cantrip_actors.loom.stores.blobs import attach_images
 from cantrip_actors.loom.stores.store import Store
+from cantrip_actors.loom.stores.unfinished_copies import list_unfinished_copies, mark_copy
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode, encode
@@ -36,6 +37,9 @@ BATCH = 1000
 def copy_loom(source: Store, target: Store) -> Verified:
     """Copy everything in `source` to `target`, which may hold other entities already; return `target`'s verification.
 
+    A copy that is killed or fails leaves a part of `source` in `target`, and `verify_loom` says so. Copying the same
+    source again finishes it.
+
     Raises LoomError if an entity is in both (before anything is written), if `source` cannot be read or `target` cannot
     be written, and if the copy differs.
     """
@@ -46,16 +50,27 @@ def copy_loom(source: Store, target: Store) -> Verified:
 
 
 def _copy(source: Store, target: Store) -> Verified:
-    for header in source.headers():
-        if target.header(header.entity_id) is not None:
+    for origin in list_unfinished_copies(source).values():
+        raise LoomError(f"{source.where} is only a part of {origin}, and nothing was copied: finish that copy first")
+    entities = [header.entity_id for header in source.headers()]
+    mark = entities[0] if entities else ""
+    is_begun = mark in list_unfinished_copies(target)
+    copied: dict[str, int] = {}
+    """How many records of each entity an earlier call for this source has copied."""
+    for entity in entities:
+        if target.header(entity) is None:
+            continue
+        if not is_begun:
             raise LoomError(
-                f"{target.where} holds entity {header.entity_id} already: nothing was copied; copy to another loom, or "
+                f"{target.where} holds entity {entity} already: nothing was copied; copy to another loom, or "
                 "remove the earlier copy"
             )
+        copied[entity] = len(target.records(entity))
     if source.seal.chain:  # the copy gets links of its own, which would hide a forged record
         found = verify_loom(source)
         if not found.ok:
             raise LoomError(f"{source.where} has faults, and nothing was copied: {found.faults[0]}. Repair it first")
+    mark_copy(target, mark, source.where)
     trees = Trees(target.seal)
     blobs = _Blobs(source, target)
     batch: list[Record] = []
@@ -67,6 +82,10 @@ def _copy(source: Store, target: Store) -> Verified:
         else:
             line = encode(record)  # the target writes the line in this form
         trees.seal(trees.find_root(record), line)
+        if copied.get(record.entity_id):
+            copied[record.entity_id] -= 1
+            tombstones.pop(len(batch), None)
+            continue
         batch.append(blobs.attach(record))
         if len(batch) == BATCH:
             target.append_copied(batch, tombstones)
@@ -75,7 +94,9 @@ def _copy(source: Store, target: Store) -> Verified:
     _copy_mail(source, target)
     _copy_timers(source, target)
     _copy_submissions(source, target)
-    return _compare(trees, target, blobs.lost)
+    verified = _compare(trees, target, blobs.lost)
+    mark_copy(target, mark, "")
+    return verified
 
 
 def _read_records(source: Store) -> Iterator[tuple[int, Record, bytes]]:

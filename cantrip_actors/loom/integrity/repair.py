@@ -75,8 +75,8 @@ class Repaired:
 def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repaired:
     """Rewrite the loom in a file without its damaged parts, after making a copy of its files.
 
-    Waiting mail, timers, schedules and submissions are kept if they can be read. Raises LoomError if the file is in
-    use, or has no readable part. Forged records of a sealed loom are left out, and the rest is sealed anew.
+    Waiting mail, timers, schedules, submissions and accounts are kept if they can be read. Forged records of a sealed
+    loom are left out, and the rest is sealed anew. Raises LoomError if the file is in use, or has no readable part.
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
@@ -200,6 +200,9 @@ class _JsonlLines:
                 submissions.pop(line.removed, None)
         yield from submissions.values()
 
+    def read_accounts(self) -> Iterator[tuple[str, str]]:
+        yield from dict(line.account for line in self._journal if line.account is not None).items()
+
     def read_blob(self, digest: str) -> Blob | None:
         return self._blobs.get(digest)
 
@@ -256,6 +259,12 @@ class _SqliteLines:
     def read_submissions(self) -> Iterator[SubmissionRow]:
         return self._decode_each("select line from submissions", decode_submission)
 
+    def read_accounts(self) -> Iterator[tuple[str, str]]:
+        with suppress(sqlite3.Error):
+            for name, state in self._file.execute("select name, state from accounts"):
+                with suppress(AttributeError, UnicodeDecodeError):  # of a damaged row
+                    yield name.decode(), state.decode()
+
     def _decode_each(self, query: str, decode_line: Callable[[bytes], V]) -> Iterator[V]:
         """Yield what the lines of a query say, as far as they can be read."""
         with suppress(sqlite3.Error):
@@ -296,7 +305,7 @@ class _Salvage:
     """The roots and keys of taken mail, and when the last one with that key was taken."""
 
     def copy(self) -> None:
-        """Copy records, mail, timers and submissions."""
+        """Copy records, mail, timers, submissions and accounts."""
         trees = Trees(self.seal)
         for line in self.old.read_lines():
             try:
@@ -317,6 +326,8 @@ class _Salvage:
                 self.target.replace_timer(None, replace(timer, mail=bound))
         for row in self.old.read_submissions():
             self.target.add_submission(row)
+        for name, state in self.old.read_accounts():
+            self.target.change_account(name, lambda *_, state=state: (state, None), 0.0)
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""

@@ -32,6 +32,7 @@ from cantrip_actors.loom.memory.memory_index import MemoryIndex
 from cantrip_actors.loom.seal.seal_key import UNSEALED, Seal
 from cantrip_actors.loom.stores.damage import DamagedLoom
 from cantrip_actors.loom.stores.store import Store
+from cantrip_actors.loom.stores.unfinished_copies import list_unfinished_copies
 from cantrip_actors.machine.project import NOTED, Life, as_forgotten, get_committed_turn, get_turn_number
 from cantrip_actors.records.codec import decode
 from cantrip_actors.records.mail import Mail, get_key
@@ -167,7 +168,11 @@ def verify_loom(store: Store, heads: Heads | None = None) -> Verified:
     earlier end; otherwise the loom, or the tree, was replaced by an older copy. This needs no key.
     """
     check_kind("store", store, Store, "a store, as of open_store(…)", LoomError)
-    return verify_trees(store, heads)[0]
+    verified, _ = verify_trees(store, heads)
+    sources = list_unfinished_copies(store).values()
+    what = "it has only a part of {}, whose copy was not finished: copy that again, which finishes it"
+    verified.faults.extend(Fault(None, what.format(source)) for source in sources)
+    return verified
 
 
 def verify_trees(store: Store, heads: Heads | None = None) -> tuple[Verified, Mapping[str, bytes]]:
