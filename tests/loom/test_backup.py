@@ -502,7 +502,7 @@ def test_a_repair_that_was_killed_at_any_step_is_finished_by_repeating_it(path, 
         child = os.fork()
         if child == 0:
             count = dies_at(step)
-            for method in (Path.replace, Path.unlink):
+            for method in (Path.rename, Path.replace, Path.unlink):
                 monkeypatch.setattr(Path, method.__name__, counted(method, count))
             repair_loom(path)
             os._exit(0)
@@ -515,6 +515,21 @@ def test_a_repair_that_was_killed_at_any_step_is_finished_by_repeating_it(path, 
             assert [one.mail.key for one in store.pending("b")] == ["k1"]
         step += 1
     assert step > 2
+
+
+@pytest.mark.rule("C-53")
+def test_repeating_a_repair_that_was_killed_while_it_copied_leaves_one_copy_of_the_damaged_files(path, monkeypatch):
+    with open_store(path) as store:
+        store.append([note("c")])
+    edit(path, '"text":"b1"', '"text":"B1"')
+    child = os.fork()
+    if child == 0:
+        monkeypatch.setattr(shutil, "copy2", counted(shutil.copy2, dies_at(2)))
+        repair_loom(path)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    copy = repair_loom(path).copy
+    assert [folder for folder in path.parent.iterdir() if folder.is_dir()] == [copy]
+    assert b"B1" in (copy / path.name).read_bytes()
 
 
 @pytest.mark.rule("C-53")

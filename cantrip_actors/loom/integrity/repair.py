@@ -26,7 +26,7 @@ from cantrip_actors.loom.integrity.verify import Trees
 from cantrip_actors.loom.memory.journal import JournalLine, decode_line
 from cantrip_actors.loom.memory.jsonl import JsonlStore
 from cantrip_actors.loom.seal.line_file import describe_failure
-from cantrip_actors.loom.seal.seal_key import Seal, SealKey, SealMark, WrongSealKey, open_seal
+from cantrip_actors.loom.seal.seal_key import Seal, SealKey, SealMark, open_seal
 from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.loom.stores.blobs import attach_images, bind_mail
 from cantrip_actors.loom.stores.store import Store
@@ -80,8 +80,17 @@ def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repa
     """
     if not path.is_file():
         raise LoomError(f"{path}: there is no such loom")
-    with _lock(path, is_jsonl=is_jsonl):
+    with _explain(path), _lock(path, is_jsonl=is_jsonl):
         return _repair(path, is_jsonl=is_jsonl, seal_key=seal_key)
+
+
+@contextmanager
+def _explain(path: Path) -> Iterator[None]:
+    """Raise LoomError for an OSError of the block, which repairs a loom."""
+    try:
+        yield
+    except OSError as error:
+        raise LoomError(f"cannot repair {path}: {describe_failure(error)}") from error
 
 
 @contextmanager
@@ -100,37 +109,46 @@ def _lock(path: Path, *, is_jsonl: bool) -> Iterator[None]:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, *reversed(_SHARED))
         except BlockingIOError as error:
             raise LoomError(f"{path} is open, here or in another process: close it there first") from error
-        except OSError as error:
-            raise LoomError(f"cannot repair {path}: {describe_failure(error)}") from error
         yield
 
 
 def _repair(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repaired:
     files = list_loom_files(path)
-    copy = path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}")
-    copy.mkdir(mode=FOLDER)
-    repaired, single = (copy / f"{path.stem}.{what}{path.suffix}" for what in ("repaired", "single"))
-    for file in files:
-        shutil.copy2(file, copy / file.name)
-        shutil.copy2(file, single.with_name(single.name + file.name.removeprefix(path.name)))
-    old = _JsonlLines(single) if is_jsonl else _SqliteLines(single)
-    try:
+    with _open_draft(path) as draft:
+        repaired, single = (f"{path.stem}.{what}{path.suffix}" for what in ("repaired", "single"))
+        for file in files:
+            shutil.copy2(file, draft / file.name)
+            shutil.copy2(file, draft / f"{single}{file.name.removeprefix(path.name)}")
+        old = _JsonlLines(draft / single) if is_jsonl else _SqliteLines(draft / single)
         with closing(old):
             seal = open_seal(seal_key, old.mark(), str(path), is_new=False)
-            with (JsonlStore if is_jsonl else SqliteStore)(repaired, seal_key=seal_key) as target:
+            with (JsonlStore if is_jsonl else SqliteStore)(draft / repaired, seal_key=seal_key) as target:
                 salvage = _Salvage(old, target, seal)
                 salvage.copy()
-    except WrongSealKey:
-        shutil.rmtree(copy)
-        raise
-    if not salvage.records:
-        shutil.rmtree(copy)
-        raise LoomError(f"{path}: nothing of it can be read: restore it from a backup")
-    with _lock(single, is_jsonl=is_jsonl):
-        _replace(path, files, single, repaired)
+        if not salvage.records:
+            raise LoomError(f"{path}: nothing of it can be read: restore it from a backup")
+        copy = draft.rename(path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}"))
+    with _lock(copy / single, is_jsonl=is_jsonl):
+        _replace(path, files, copy / single, copy / repaired)
     left_out = dict(salvage.left_out)
     _log.warning("loom.repaired", path=str(path), copy=str(copy), records=salvage.records, left_out=left_out)
     return Repaired(copy, salvage.records, left_out)
+
+
+@contextmanager
+def _open_draft(path: Path) -> Iterator[Path]:
+    """Yield an empty folder beside a locked loom; it is removed if it still has its name after the block.
+
+    A process that was killed leaves its folder, and the next repair removes it.
+    """
+    draft = path.with_name(f".{path.name}.repair")
+    if draft.exists():
+        shutil.rmtree(draft)
+    draft.mkdir(mode=FOLDER)
+    try:
+        yield draft
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _replace(path: Path, old: Sequence[Path], single: Path, repaired: Path) -> None:
