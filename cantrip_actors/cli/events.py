@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from cantrip_actors.cli.command import LOOM, Url, check_followable, examples, open_for_reading
+from cantrip_actors.cli.following import repeat_look
 from cantrip_actors.cli.logs import secrets_of_environment
 from cantrip_actors.cli.output import as_json, print_lines
-
-LOOK: Final = 0.5
-"""Seconds between two looks at the loom."""
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -49,11 +46,14 @@ def events(
             begin = EventId(opened.last_number(), END_OF_RECORD)
         log = LoomLog(redacted_loom(opened, Redactor(secrets_of_environment())), begin)
         number = log.begin
-        while True:
-            read, number, has_more = log.read(number)
-            print_lines([as_json({**build_event_fields(found.event), "id": str(found.position)}) for found in read])
-            if has_more:
-                continue
-            if not follow:
-                return
-            time.sleep(LOOK)
+
+        def look() -> None:
+            nonlocal number
+            has_more = True
+            while has_more:
+                read, number, has_more = log.read(number)
+                print_lines([as_json({**build_event_fields(found.event), "id": str(found.position)}) for found in read])
+
+        if follow:
+            repeat_look(look)
+        look()

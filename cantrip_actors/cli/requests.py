@@ -8,8 +8,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -30,10 +29,11 @@ from cantrip_actors.cli.command import (
     terminal_width,
 )
 from cantrip_actors.cli.decision_author import author, door
-from cantrip_actors.cli.events import LOOK
+from cantrip_actors.cli.following import repeat_look
 from cantrip_actors.cli.listing import list_newest
 from cantrip_actors.cli.output import one_line, render_loom_option, short
 from cantrip_actors.cli.sealed import seal_key
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.redact.urls import render_url
 from cantrip_actors.redact.visible import NARROWEST, count_columns, shorten, show_call
 from cantrip_actors.terms.exact_json import explain_arguments, read_arguments
@@ -84,50 +84,98 @@ def requests(
     With --json the list is one JSON value; with --follow, too, each request is a line of JSON.
     """
     with open_for_reading(loom, json=as_json) as (opened, _):
-        look = partial(_list_open, opened, _open_sources(folder), None if id is not None else to)
+        source = _OpenRequests(opened, _open_sources(folder), None if id is not None else to)
         if id is not None:
-            request = _get_open(look(), id)
+            request = _get_open(source.list_all(), id)
             output.show(_build_row(request), request.render(columns=terminal_width()), as_json=as_json)
         elif follow:
             check_followable(loom)
-            _print_each(look, as_json=as_json)
+            repeat_look(lambda: _print_each(source.list_new(), as_json=as_json))
         else:
-            open_requests = look()
+            open_requests = source.list_all()
             lines = _render_table(open_requests, terminal_width())
             or_else = f"nothing in {render_url(loom)} waits for a person"
             print_rows(map(_build_row, open_requests), lines, or_else, as_json=as_json)
 
 
-def _list_open(loom: Loom, sources: Iterable[RequestSource], to: str | None) -> list[Request]:
-    """Return the open requests of a loom and of packages, without secrets, the oldest first."""
-    from cantrip_actors.cli.logs import secrets_of_environment
-    from cantrip_actors.loom.stores.selection import Selection
-    from cantrip_actors.redact.redactor import Redactor
-    from cantrip_actors.runtime.people.request import make_request, redact_request
+class _OpenRequests:
+    """Reads the open requests of a loom and of packages, without secrets, the oldest first."""
 
-    redactor = Redactor(secrets_of_environment())
-    waiting = list_newest(loom, Selection(state="waiting"), sys.maxsize)
-    records = (loom.open_request(listed.id) for listed in waiting)
-    requests = [make_request(record, loom.ancestry(record.entity_id)[-1]) for record in records if record is not None]
-    requests += (request for source in sources for request in source.open())
-    shown = (redact_request(request, redactor) for request in requests if request.is_for(to))
-    return sorted(shown, key=lambda request: request.asked_at)
+    def __init__(self, loom: Loom, sources: Sequence[RequestSource], to: str | None) -> None:
+        self._loom = loom
+        self._sources = sources
+        self._to = to
+        self._number: int | None = None
+        """The number of the last record that `list_new` has read."""
+        self._shown: dict[str, tuple[str, str]] = {}
+        """By entity, the id and the time of the open request that `list_new` has returned."""
+        self._shown_elsewhere: set[tuple[str, str]] = set()
+        """The same of the requests of packages."""
+
+    def list_all(self) -> list[Request]:
+        """Return all open requests."""
+        return self._prepare([*self._read(self._list_waiting()).values(), *self._read_sources()])
+
+    def list_new(self) -> list[Request]:
+        """Return the open requests that no earlier call has returned; it reads what was recorded since that call."""
+        begins, number = self._number is None, self._number
+        if number is None:  # records of the last minute may appear after later ones
+            number = self._loom.find_number(format_instant(time.time() - 60))
+        changed = self._list_waiting() if begins else []
+        while (page := self._loom.read_since(number, settled=True))[1] != number:
+            records, number = page
+            changed += (record.entity_id for _, record in records)
+        requests, elsewhere = self._read(changed), self._read_sources()
+        new = [request for entity, request in requests.items() if self._shown.get(entity) != _identify(request)]
+        new += (request for request in elsewhere if _identify(request) not in self._shown_elsewhere)
+        self._number = number
+        for entity in changed:
+            self._shown.pop(entity, None)
+        self._shown |= {entity: _identify(request) for entity, request in requests.items()}
+        self._shown_elsewhere = set(map(_identify, elsewhere))
+        return self._prepare(new)
+
+    def _list_waiting(self) -> list[str]:
+        from cantrip_actors.loom.stores.selection import Selection
+
+        return [listed.id for listed in list_newest(self._loom, Selection(state="waiting"), sys.maxsize)]
+
+    def _read(self, entities: Iterable[str]) -> dict[str, Request]:
+        """Return the open requests of some entities."""
+        from cantrip_actors.runtime.people.request import make_request
+
+        records = {entity: self._loom.open_request(entity) for entity in dict.fromkeys(entities)}
+        return {
+            entity: make_request(record, self._loom.ancestry(entity)[-1])
+            for entity, record in records.items()
+            if record is not None
+        }
+
+    def _read_sources(self) -> list[Request]:
+        return [request for source in self._sources for request in source.open()]
+
+    def _prepare(self, requests: Iterable[Request]) -> list[Request]:
+        """Return those of the requests that are for the person, without secrets, the oldest first."""
+        from cantrip_actors.cli.logs import secrets_of_environment
+        from cantrip_actors.redact.redactor import Redactor
+        from cantrip_actors.runtime.people.request import redact_request
+
+        redactor = Redactor(secrets_of_environment())
+        shown = (redact_request(request, redactor) for request in requests if request.is_for(self._to))
+        return sorted(shown, key=lambda request: request.asked_at)
 
 
-def _print_each(look: Callable[[], list[Request]], *, as_json: bool) -> None:
-    """Print the open requests, and then each new one, until ctrl-C."""
-    shown = set[tuple[str, str]]()
-    while True:
-        open_requests = look()
-        for request in open_requests:
-            if (request.id, request.asked_at) in shown:
-                continue
-            if as_json:
-                output.print_lines([output.as_json(_build_row(request))])
-            else:
-                print_styled(_render_table([request], terminal_width(), head=False))
-        shown = {(request.id, request.asked_at) for request in open_requests}
-        time.sleep(LOOK)
+def _identify(request: Request) -> tuple[str, str]:
+    return request.id, request.asked_at
+
+
+def _print_each(requests: Iterable[Request], *, as_json: bool) -> None:
+    """Print requests, each as one line."""
+    for request in requests:
+        if as_json:
+            output.print_lines([output.as_json(_build_row(request))])
+        else:
+            print_styled(_render_table([request], terminal_width(), head=False))
 
 
 @app.command(

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from cantrip_actors import Cantrip, Circle, Runtime, scripted
-from cantrip_actors.cli import events
+from cantrip_actors.cli import following
 from cantrip_actors.cli.webhooks_file import read_webhooks
 from cantrip_actors.wards import max_turns
 
@@ -39,7 +39,7 @@ def test_events_are_printed_after_any_position_and_followed(cantrip, place, monk
             raise KeyboardInterrupt
         work()
 
-    monkeypatch.setattr(events.time, "sleep", pause)
+    monkeypatch.setattr(following.time, "sleep", pause)
     followed = [json.loads(line)["type"] for line in cantrip("events", "--loom", LOOM, "--follow").out.splitlines()]
     assert (followed[0], followed[-1]) == ("EntityStartedEvent", "EntityEndedEvent")
 

@@ -17,6 +17,7 @@ from cantrip_actors.runtime.people.request import parse_answer
 from cantrip_actors.wards import max_turns
 from tests.dispatch.contracts import terms
 from tests.forked import COMMAND, Forked
+from tests.loom import postgres
 
 pytestmark = pytest.mark.real_time
 
@@ -400,3 +401,30 @@ async def test_the_runtime_lists_what_the_command_line_lists(waiting):
     first = next_request(waiting)
     async with Runtime.open(LOOM) as runtime:
         assert [request.id for request in runtime.requests()] == [first]
+
+
+@pytest.mark.parametrize("command", ["requests --follow --json", "events --follow --after 0"])
+def test_a_reader_that_follows_a_loom_waits_through_an_outage_of_its_server(place, command):
+    url = postgres.fresh()
+    first = ask_somebody(url)
+    environment, pipe = {**os.environ, "CANTRIP_LOOM": url}, subprocess.PIPE
+    with Forked(COMMAND, *command.split(), env=environment, stdout=pipe, stderr=pipe, text=True) as reader:
+        try:
+            assert next(line for line in reader.stdout if first in line)
+            postgres.running().stop()
+            assert reader.stderr.readline().startswith("waiting: ")
+            postgres.running().start()
+            second = ask_somebody(url)
+            assert next(line for line in reader.stdout if second in line)
+        finally:
+            reader.kill()
+
+
+def ask_somebody(url):
+    """Return the id of a new entity that waits for a person."""
+    spell = Cantrip(scripted([{"tool_calls": [{"gate": "question", "args": {"text": "Where to?"}}]}]), circle=ASKING)
+    with Runtime.blocking(url, on_close="keep") as runtime:
+        work = runtime.start(spell, "go")
+        while runtime.loom.state(work.id) != "waiting":
+            time.sleep(0.02)
+        return work.id
