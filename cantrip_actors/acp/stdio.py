@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from cantrip_actors.acp.agent import Agent
 from cantrip_actors.acp.jsonrpc import RpcConnection
 from cantrip_actors.own_files.modes import private
 from cantrip_actors.records.codec import dump_json
+from cantrip_actors.runtime.nodes.node import cancel_at_signal
 
 LONGEST: Final = 64 << 20
 """The maximum bytes of a line."""
@@ -84,7 +84,7 @@ async def run_agent(
     debug: Path | None = None,
     terminal: bool = False,
 ) -> None:
-    """Serve one editor until it closes its end, or until SIGTERM or SIGINT.
+    """Serve one editor until it closes its end, or until SIGTERM, SIGINT or SIGHUP.
 
     `debug` is a file that gets each message in either direction, without secrets.
     """
@@ -96,17 +96,10 @@ async def run_agent(
     with _open_trace(runtime, debug) as trace:
         agent.connection = RpcConnection(agent, partial(write_all, answers), trace=trace)
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
+            tasks.start_soon(cancel_at_signal, tasks.cancel_scope)
             await tasks.start(agent.run)
             await agent.connection.serve(StdioLines(messages), end)
             tasks.cancel_scope.cancel()
-
-
-async def _stop_at_signal(scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            scope.cancel()
-            return
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -20,11 +19,12 @@ LOOK = 5.0
 def run_over_ray(
     loom: str, recipes: Sequence[str], options: Sequence[str], address: str, capacity: int, nodes: int, most: int
 ) -> None:
-    """Run workers until ctrl-C or SIGTERM, which drains them. Raises InvalidCantrip without the extra `ray`."""
+    """Run workers until ctrl-C, SIGTERM or SIGHUP, which drains them. Raises InvalidCantrip without the extra `ray`."""
     import anyio
 
     from cantrip_actors import InvalidCantrip, Runtime
     from cantrip_actors.cluster.ray import deploy
+    from cantrip_actors.runtime.nodes.node import cancel_at_signal
 
     where = None if address == "local" else address
     try:
@@ -35,12 +35,10 @@ def run_over_ray(
         raise InvalidCantrip(f"--ray {address}: no Ray cluster answers there: {error}") from error
 
     async def work() -> None:
-        async with Runtime.open(loom, seal_key=seal_key()) as runtime, anyio.create_task_group() as tasks:
-            tasks.start_soon(_follow, runtime, deployment, capacity, nodes, most)
-            with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-                async for _ in signals:
-                    tasks.cancel_scope.cancel()
-                    break
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cancel_at_signal, tasks.cancel_scope)
+            async with Runtime.open(loom, seal_key=seal_key()) as runtime:
+                await _follow(runtime, deployment, capacity, nodes, most)
 
     with deployment:
         anyio.run(work)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from cantrip_actors import Cantrip, Runtime
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.server import make_server
 from cantrip_actors.own_files.login import get_login
+from cantrip_actors.runtime.nodes.node import cancel_at_signal
 from cantrip_actors.terms.half_characters import replace_half_characters
 
 
@@ -50,7 +50,9 @@ async def serve_stdio(
     messages: AsyncIterator[bytes],
     write: Callable[[bytes], Awaitable[None]],
 ) -> None:
-    """Serve one client, whose messages are lines, until they end, or until SIGTERM or SIGINT. `write` gets the answers.
+    """Serve one client, whose messages are lines, until they end or a signal comes; `write` gets the answers.
+
+    The signals are SIGTERM, SIGINT and SIGHUP.
 
     Raises InvalidCantrip if two cantrips would make tools of one name.
     """
@@ -58,15 +60,8 @@ async def serve_stdio(
     lines = (replace_half_characters(line) async for line in messages)
     server = make_server(cantrips, lambda context: find_local(runtime, cantrips, context), runtime)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
+        tasks.start_soon(cancel_at_signal, tasks.cancel_scope)
         # the SDK only iterates over its input, and only writes and flushes its output
         async with stdio_server(lines, _Output(write)) as (received, sent):  # type: ignore[arg-type]
             await server.run(received, sent, server.create_initialization_options())
         tasks.cancel_scope.cancel()
-
-
-async def _stop_at_signal(scope: anyio.CancelScope) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _ in signals:
-            scope.cancel()
-            return

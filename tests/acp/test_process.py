@@ -243,10 +243,11 @@ def test_the_end_of_input_ends_the_agent_soon_with_a_sound_loom(tmp_path: Path) 
         assert verify_loom(store).ok
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_a_signal_ends_the_agent_while_an_editor_holds_its_input(backend: str) -> None:
+def test_a_signal_ends_the_agent_while_an_editor_holds_its_input(backend: str, number: signal.Signals) -> None:
     with agent("--loom", "memory:", "--backend", backend) as editor:
-        editor.process.send_signal(signal.SIGTERM)
+        editor.process.send_signal(number)
         assert editor.process.wait(timeout=30) == 0
 
 

@@ -109,8 +109,9 @@ async def test_a_client_that_starts_the_command_calls_the_tool(tmp_path: Path, r
 
 
 @pytest.mark.rule("MCP-16")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 async def test_a_signal_ends_the_server_while_a_client_holds_its_input(
-    tmp_path: Path, request: pytest.FixtureRequest
+    tmp_path: Path, request: pytest.FixtureRequest, number: signal.Signals
 ) -> None:
     log, url = tmp_path / "log", f"jsonl:{tmp_path}/loom.jsonl"
     with log.open("w") as file, anyio.fail_after(60):
@@ -119,11 +120,13 @@ async def test_a_signal_ends_the_server_while_a_client_holds_its_input(
             while not (entities := list(Path(tmp_path).glob("loom.jsonl"))) or not entities[0].stat().st_size:
                 await anyio.sleep(0.02)
             process = int((tmp_path / "log.pid").read_text())
-            os.kill(process, signal.SIGTERM)
+            os.kill(process, number)
             while Path(f"/proc/{process}").exists() and " Z " not in Path(f"/proc/{process}/stat").read_text():
                 await anyio.sleep(0.02)
             tasks.cancel_scope.cancel()
     assert "Traceback" not in log.read_text()
+    with open_store(url) as store:
+        assert not store.unfinished(idle=False)
 
 
 async def _call_in_vain(client: Client) -> None:

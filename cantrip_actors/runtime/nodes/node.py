@@ -242,6 +242,14 @@ def list_ending_signals() -> list[signal.Signals]:
     return [number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if number not in ignored]
 
 
+async def cancel_at_signal(scope: anyio.CancelScope) -> None:
+    """Cancel a scope at the first signal at which a program ends in good order."""
+    with anyio.open_signal_receiver(*list_ending_signals()) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return
+
+
 async def serve(membership: Membership, drain: Callable[[], Awaitable[object]]) -> None:
     """Wait for a signal or a request to drain; then drain, until that is done or another signal arrives."""
     signalled, signalled_again = anyio.Event(), anyio.Event()
