@@ -70,7 +70,8 @@ from cantrip_actors.own_files.login import get_login
 from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.face.run import RunEvents, follow_through_outages
-from cantrip_actors.runtime.face.work import list_open_work
+from cantrip_actors.runtime.face.work import list_open_work, wait_through_outages
+from cantrip_actors.runtime.loom.outage_log import repeat_through_outages
 from cantrip_actors.runtime.people.utterances import find_newest_work, reply, rest
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.terms.messages import as_text
@@ -232,7 +233,7 @@ class EditorSession:
         episode = refusal = None
         try:
             work, after = await self._give(prompt)
-            wait = partial(self._rest, work.entity_id, work.result, work.cancel, cancels)
+            wait = partial(self._rest, work, work.cancel, cancels)
             episode = await self._show(work.events(after, deltas=True), wait)
         except* CantripError as errors:
             refusal = _to_request_error(errors)
@@ -298,16 +299,18 @@ class EditorSession:
         cantrip = self._restored or self.cantrip()  # an episode ends as it began, unless the recipe has changed
         with suppress(Held):
             await self.runtime.resume(work.entity_id, cantrip=cantrip, by=self.by)
-        return await self._rest(work.entity_id, work.result, cancel, cancels)
+        return await self._rest(work, cancel, cancels)
 
     async def _rest(
         self,
-        entity_id: str,
-        episode: Callable[[], Awaitable[Episode]],
+        work: Work,
         cancel: Callable[..., Awaitable[object]],
         cancels: int,
     ) -> Episode | Request | None:
-        """Return an episode, or the utterance with which it rests; call `cancel` once the prompt is cancelled."""
+        """Return the episode of a work, or the utterance with which it rests.
+
+        `cancel` is called once the prompt is cancelled.
+        """
         ended: Episode | Request | None = None
 
         async def cancel_if_asked() -> None:
@@ -318,7 +321,7 @@ class EditorSession:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(cancel_if_asked)
             with suppress(Withdrawn):
-                ended = await rest(self.runtime, entity_id, episode)
+                ended = await rest(self.runtime, work.entity_id, partial(wait_through_outages, work))
             tasks.cancel_scope.cancel()
         return ended
 
@@ -426,7 +429,8 @@ class EditorSession:
         if not size:
             return
         loom, own = self.runtime.loom, self.entity_id
-        turns, usage = await self.runtime.read(lambda: (loom.turns(own), loom.subtree_usage(own)))
+        look = partial(self.runtime.read, lambda: (loom.turns(own), loom.subtree_usage(own)))
+        turns, usage = await repeat_through_outages(look)
         if not turns:
             return
         last, cost = turns[-1].metadata, usage.cost
@@ -704,7 +708,7 @@ class _Pump:
                 self._calls.pop(output.item_id, None)
         elif isinstance(output, TurnComplete) and self._session.recipe.circle.has_programs:
             runtime = self._session.runtime
-            turn = await runtime.read(partial(runtime.loom.turn, output.turn_id))
+            turn = await repeat_through_outages(partial(runtime.read, partial(runtime.loom.turn, output.turn_id)))
             for update in program_of(turn, self._session.recipe.circle.medium_name):
                 await self._tell(update)
 

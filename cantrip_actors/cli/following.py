@@ -15,7 +15,7 @@ LOOK: Final = 0.5
 def repeat_look(look: Callable[[], object]) -> NoReturn:
     """Call `look` again and again. While the loom cannot be reached, say so once, and wait. Raises LoomError."""
     from cantrip_actors import LoomError
-    from cantrip_actors.runtime.loom.loom_writer import is_outage
+    from cantrip_actors.runtime.loom.outage_log import is_outage
 
     failure = ""
     while True:

@@ -206,3 +206,25 @@ async def test_an_editor_shows_the_calls_of_its_prompt_after_its_loom_was_away(t
             await anyio.sleep(2)
         assert await second.end(prompt) == {"stopReason": "end_turn"}
         assert list_calls(second) == [("in_progress", None), ("completed", "slept")]
+
+
+@pytest.mark.rule("ACP-10", "N-71")
+@pytest.mark.parametrize("length", [1, 90])
+@pytest.mark.parametrize("passivate_after", [0, 300])
+async def test_a_prompt_is_answered_though_the_loom_was_away_while_this_process_worked_on_it(
+    tmp_path: Path, length: float, passivate_after: float
+) -> None:
+    url, recipe = f"sqlite:{tmp_path / 'loom.db'}", helper()
+    async with (
+        Runtime.open(url, cantrips=[recipe], passivate_after=passivate_after) as runtime,
+        edited(recipe, runtime=runtime) as editor,
+    ):
+        session = await new(editor)
+        await editor.prompt(session, "hello")
+        await anyio.sleep(1)
+        prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": 'nap {"seconds": 2}'})
+        await anyio.sleep(1)
+        with failing(runtime._tree.store, "append", "facts", "records", "standing", "find_mail"):
+            await anyio.sleep(length)
+        assert await editor.end(prompt) == {"stopReason": "end_turn"}
+        assert "it said: " in editor.text()

@@ -170,6 +170,33 @@ async def test_the_progress_of_each_turn_is_reported_after_the_loom_was_away(era
     assert turns == ["turn 2", "turn 3"]
 
 
+@pytest.mark.rule("MCP-13", "N-71")
+@pytest.mark.parametrize("length", [1, 90])
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_a_call_is_answered_though_the_loom_was_away_while_this_process_worked_on_it(
+    era: str, tmp_path: Path, length: float, is_first: bool
+) -> None:
+    url, offered = f"sqlite:{tmp_path / 'loom.db'}", helper()
+    async with (
+        Runtime.open(url, cantrips=[offered]) as runtime,
+        connected(era, [offered], runtime=runtime) as (client, _),
+    ):
+        entity = await runtime.invoke(offered, "begin")
+        await entity.episode()
+        results: list[Any] = []
+
+        async def call() -> None:
+            name, more = ("helper", {}) if is_first else ("helper_send", {"entity_id": entity.id})
+            results.append(await client.call_tool(name, {"intent": "nap 2", **more}))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call)
+            await anyio.sleep(1)
+            with failing(runtime._tree.store, "append", "facts", "records", "standing", "find_mail"):
+                await anyio.sleep(length)
+    assert not results[0].is_error, results
+
+
 @pytest.mark.rule("METRIC-02")
 async def test_a_call_is_a_reader_while_it_waits_for_its_entity(era: str) -> None:
     telemetry, seen = Telemetry(otel=False), []

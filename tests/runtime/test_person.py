@@ -15,6 +15,7 @@ from cantrip_actors import (
     Call,
     Cantrip,
     Circle,
+    DamagedLoom,
     Entity,
     File,
     Folding,
@@ -548,7 +549,7 @@ async def test_a_door_that_waits_for_an_utterance_gets_the_error_of_a_runtime_th
     assert "its intent is in the loom" in str(errors[0])
 
 
-async def test_a_door_that_waits_for_an_utterance_gets_the_error_of_a_loom_that_cannot_be_read(
+async def test_a_door_that_waits_for_an_utterance_gets_the_error_of_a_damaged_loom(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with Runtime.open() as runtime:
@@ -558,9 +559,26 @@ async def test_a_door_that_waits_for_an_utterance_gets_the_error_of_a_loom_that_
         async def read_once(work: Any) -> Any:
             reads.append(work)
             if len(reads) > 1:
-                raise LoomError("the server is away")
+                raise DamagedLoom("a record was edited")
             return await read(work)
 
         monkeypatch.setattr(runtime, "read", read_once)
-        with pytest.raises(LoomError, match="away"):
+        with pytest.raises(DamagedLoom, match="edited"):
             await rest(runtime, entity.id, entity.episode)
+
+
+async def test_a_door_that_waits_for_an_utterance_waits_through_an_outage_of_the_loom(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(INTERVIEW, "hello")
+        read, began = runtime.read, anyio.current_time()
+
+        async def read_later(work: Any) -> Any:
+            if anyio.current_time() < began + 60:
+                raise LoomError("the server is away")
+            return await read(work)
+
+        monkeypatch.setattr(runtime, "read", read_later)
+        utterance = await rest(runtime, entity.id, entity.episode)
+        assert utterance.text == "What is your name?"

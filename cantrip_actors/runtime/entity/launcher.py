@@ -32,7 +32,8 @@ from cantrip_actors.runtime.entity.driver import EntityActor
 from cantrip_actors.runtime.entity.ends import leave_tree, outlasts_callers
 from cantrip_actors.runtime.entity.environment import Environment
 from cantrip_actors.runtime.entity.performer import MAIL
-from cantrip_actors.runtime.loom.loom_writer import Release, WriterTask, is_outage
+from cantrip_actors.runtime.loom.loom_writer import Release, WriterTask
+from cantrip_actors.runtime.loom.outage_log import is_outage
 from cantrip_actors.runtime.nodes.placing import may_load_here
 from cantrip_actors.terms.cantrip import Cantrip, is_interchangeable
 from cantrip_actors.terms.errors import (

@@ -58,7 +58,7 @@ from cantrip_actors.runtime.face.work import Work
 from cantrip_actors.runtime.loom.allowances import AllowancePeriod
 from cantrip_actors.runtime.loom.core import Limits
 from cantrip_actors.runtime.loom.guard import Guard
-from cantrip_actors.runtime.loom.loom_writer import is_outage
+from cantrip_actors.runtime.loom.outage_log import is_outage
 from cantrip_actors.runtime.nodes.cluster import Cluster
 from cantrip_actors.runtime.nodes.membership import Node
 from cantrip_actors.runtime.nodes.node import serve

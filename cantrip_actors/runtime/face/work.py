@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -27,6 +28,7 @@ from cantrip_actors.records.mail import CONTROL
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.face.episode import Episode, make_episode
 from cantrip_actors.runtime.face.run import BEGINNING, RunEvents, read_event_id
+from cantrip_actors.runtime.loom.outage_log import repeat_through_outages
 from cantrip_actors.runtime.mail.inboxes import is_open
 from cantrip_actors.runtime.people.request import Request
 from cantrip_actors.terms.answer import Answer_co
@@ -224,10 +226,10 @@ class Work(Generic[Answer_co]):
     async def _read_state(self) -> MailState:
         return await self._tree.in_store(lambda: self.state)
 
-    async def _wait_for_episode(self) -> Episode[Answer_co]:
+    async def _wait_for_episode(self, patience: float = 0.0) -> Episode[Answer_co]:
         tree = self._tree
         tree.check_open()
-        if not self._intent_key and not await tree.in_store(self._is_lasting):
+        if not self._intent_key and not patience and not await tree.in_store(self._is_lasting):
             return await self.entity.episode()
         state = await self._read_state()
         if state == "refused" and not self._intent_key:  # it is no mail: it was made without an intent
@@ -235,7 +237,7 @@ class Work(Generic[Answer_co]):
         is_open = state in ("waiting", "working")
         try:
             async with tree.questions.mark_waiting(self.entity_id) if is_open else nullcontext():
-                outcome = await tree.inboxes.wait_for_outcome(self.entity_id, self._intent_key)
+                outcome = await tree.inboxes.wait_for_outcome(self.entity_id, self._intent_key, patience)
         except CantripError as error:
             error.entity_id = self.entity_id
             raise tree.guard.redact_error(error) from error.__cause__
@@ -401,6 +403,11 @@ class Work(Generic[Answer_co]):
 
     def __repr__(self) -> str:
         return f"<Work {self.id}: {self.state}>"
+
+
+async def wait_through_outages(work: Work[Answer_co]) -> Episode[Answer_co]:
+    """Wait for the episode of a work, as `Work.result`, also while the loom is away: for a door whose client waits."""
+    return await repeat_through_outages(partial(work._wait_for_episode, math.inf))  # noqa: SLF001  # of this module
 
 
 Receipt = Work

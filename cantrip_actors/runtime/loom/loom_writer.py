@@ -16,7 +16,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import anyio
 
@@ -44,6 +44,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.instrument import Instrument, StoreFailed
 from cantrip_actors.runtime.loom.lease_renewal import LeaseRenewal
 from cantrip_actors.runtime.loom.leases import claim_lease, release_leases, release_strays
+from cantrip_actors.runtime.loom.outage_log import is_outage
 from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.mail.inbox import read_mail
 from cantrip_actors.terms.errors import CantripError, EntityEnded, LoomError
@@ -117,11 +118,6 @@ class WriterTask(NamedTuple):
     """
 
     work: Callable[[LoomWriter], Awaitable[Any]]
-
-
-def is_outage(error: BaseException | None) -> TypeGuard[LoomError]:
-    """Return whether an error says that the store could not be reached, or did not answer."""
-    return type(error) in (LoomError, Unsure, Locked)
 
 
 class CallGroup:

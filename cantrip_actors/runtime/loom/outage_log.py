@@ -1,17 +1,33 @@
-"""Log lines about work on the loom that is repeated: one when it begins to fail, and one when it succeeds again.
+"""Outages of the loom: which errors they are, and work that is repeated through them.
 
-A server may be down for hours, and some work is repeated twice a second.
+A server may be down for hours, and some work is repeated twice a second. So a log has a line when it begins to fail,
+and one when it succeeds again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import Final, TypeGuard, TypeVar
 
+import anyio
+
+from cantrip_actors.loom import Unsure
+from cantrip_actors.loom.stores.store import Locked
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
+T = TypeVar("T")
+
+LOOK: Final = 0.5
+"""Seconds between two attempts of `repeat_through_outages`."""
+
 _log = get_logger("cantrip_actors.runtime")
+
+
+def is_outage(error: BaseException | None) -> TypeGuard[LoomError]:
+    """Return whether an error says that the store could not be reached, or did not answer."""
+    return type(error) in (LoomError, Unsure, Locked)
 
 
 class OutageLog:
@@ -40,3 +56,14 @@ class OutageLog:
             if self.has_failed:
                 _log.info(self._working)
             self._error = None
+
+
+async def repeat_through_outages(work: Callable[[], Awaitable[T]]) -> T:
+    """Return the result of `work`, which only reads and waits; it is repeated while the loom cannot be reached."""
+    while True:
+        try:
+            return await work()
+        except LoomError as error:
+            if not is_outage(error):
+                raise
+        await anyio.sleep(LOOK)

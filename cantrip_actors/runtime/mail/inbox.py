@@ -61,6 +61,8 @@ class Waiter:
     error: CantripError | None = None
     began: float = field(default_factory=anyio.current_time)
     """When the caller began to wait, in event loop time."""
+    patience: float = 0.0
+    """Seconds for which it at least waits for an entity that an outage has stopped; any caller on a node waits some."""
     since: float | None = None
     """When a check first found that no entity loaded here works for this caller, in event loop time."""
 

@@ -37,8 +37,8 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.events.context_variables import ContextVariables
 from cantrip_actors.runtime.loom.core import Core
-from cantrip_actors.runtime.loom.loom_writer import Post, WriterTask, is_outage
-from cantrip_actors.runtime.loom.outage_log import OutageLog
+from cantrip_actors.runtime.loom.loom_writer import Post, WriterTask
+from cantrip_actors.runtime.loom.outage_log import OutageLog, is_outage
 from cantrip_actors.runtime.loom.outages import PATIENCE, Outages
 from cantrip_actors.runtime.mail.hints import Hints
 from cantrip_actors.runtime.mail.inbox import Inbox, Waiter, make_refusal_error, read_mail
@@ -196,7 +196,8 @@ class Inboxes:
 
     def _keeps_waiting(self, entity_id: str, waiter: Waiter, attempt: float | None = None) -> bool:
         now = anyio.current_time()
-        return self.outages.keeps_waiting(entity_id, waiter.began, now, self.patience, attempt=attempt)
+        patience = max(self.patience, waiter.patience)
+        return self.outages.keeps_waiting(entity_id, waiter.began, now, patience, attempt=attempt)
 
     @property
     def patience(self) -> float:
@@ -447,21 +448,23 @@ class Inboxes:
                 inbox.withdraw(key)
             self.forget(entity_id, key, waiter)
 
-    async def wait_for_outcome(self, entity_id: str, key: str) -> Outcome:
+    async def wait_for_outcome(self, entity_id: str, key: str, patience: float = 0.0) -> Outcome:
         """Wait for the episode of an intent that was posted, and return its outcome; "" is the key of the first intent.
 
-        Raises the error that ended the episode. If no living process can run the entity, it raises Stranded after
-        `stranded_after` seconds.
+        For `patience` seconds it waits for an entity that an outage has stopped. Raises the error that ended the
+        episode. If no living process can run the entity, it raises Stranded after `stranded_after` seconds.
         """
-        waiter = await self.expect(entity_id, key, self._core.capture_variables())
+        waiter = await self.expect(entity_id, key, self._core.capture_variables(), patience)
         try:
             return await waiter.wait()
         finally:
             self.forget(entity_id, key, waiter)
 
-    async def expect(self, entity_id: str, key: str, context_variables: ContextVariables = ()) -> Waiter:
+    async def expect(
+        self, entity_id: str, key: str, context_variables: ContextVariables = (), patience: float = 0.0
+    ) -> Waiter:
         """Return a waiter for the episode of an intent that was posted; `forget` it at the end."""
-        inbox, waiter = self.get_inbox(entity_id), Waiter(context_variables)
+        inbox, waiter = self.get_inbox(entity_id), Waiter(context_variables, patience=patience)
         inbox.expect(key, waiter)
         try:
             row = await self._core.in_store(partial(self._core.store.find_mail, entity_id, key))

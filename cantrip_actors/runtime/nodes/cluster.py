@@ -11,7 +11,7 @@ from cantrip_actors.loom.stores.nodes import NodeRow
 from cantrip_actors.runtime.events.log_feed import EventFeed
 from cantrip_actors.runtime.loom.core import Core, Limits
 from cantrip_actors.runtime.loom.guard import Guard
-from cantrip_actors.runtime.loom.loom_writer import is_outage
+from cantrip_actors.runtime.loom.outage_log import is_outage
 from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.runtime.nodes.placing import find_stranding, make_candidate, read_services
 from cantrip_actors.runtime.time.queues import QueueStatus, read_queue_status

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import anyio
 
 from cantrip_actors.machine.project import read_last_reply
+from cantrip_actors.runtime.loom.outage_log import repeat_through_outages
 from cantrip_actors.stream.events import EntityEvent, RequestedEvent
 from cantrip_actors.terms.errors import AlreadyDecided, CantripError, RuntimeClosed
 
@@ -83,14 +84,18 @@ async def reply(
 async def rest(
     runtime: Runtime, entity_id: str, episode: Callable[[], Awaitable[T]], *, with_children: bool = True
 ) -> T | Request:
-    """Return what `episode` returns; or first an utterance that waits for a reply.
+    """Return what `episode` returns; or first an utterance that waits for a reply, which outages only delay.
 
     Raises the error of the episode, and LoomError.
     """
-    if not await runtime.read(partial(talks, runtime, entity_id)):
+    if not await _read(runtime, partial(talks, runtime, entity_id)):
         return await episode()
     find = partial(find_utterance, runtime, entity_id, with_children=with_children)
     return await race(episode, partial(_wait_for_utterance, runtime, find))
+
+
+async def _read(runtime: Runtime, read: Callable[[], T]) -> T:
+    return await repeat_through_outages(partial(runtime.read, read))
 
 
 async def race(*works: Callable[[], Awaitable[T]]) -> T:
@@ -116,7 +121,7 @@ async def race(*works: Callable[[], Awaitable[T]]) -> T:
 async def _wait_for_utterance(runtime: Runtime, find: Callable[[], Request | None]) -> Request:
     with suppress(RuntimeClosed, StopAsyncIteration), closing(runtime.events(_is_utterance)) as news:
         while True:
-            request = await runtime.read(find)
+            request = await _read(runtime, find)
             if request is not None:
                 return request
             with anyio.move_on_after(LOOK):

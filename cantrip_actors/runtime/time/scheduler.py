@@ -35,8 +35,8 @@ from cantrip_actors.records.timers import FIRST, Due, Scheduled, Timer
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.instrument import Fired
 from cantrip_actors.runtime.loom.core import Core
-from cantrip_actors.runtime.loom.loom_writer import TimerChange, is_outage
-from cantrip_actors.runtime.loom.outage_log import OutageLog
+from cantrip_actors.runtime.loom.loom_writer import TimerChange
+from cantrip_actors.runtime.loom.outage_log import OutageLog, is_outage
 from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.nodes.placing import count_nodes_before, has_room_here, may_cast_here
 from cantrip_actors.runtime.time.queues import Queues, compute_pause
