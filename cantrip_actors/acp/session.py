@@ -272,10 +272,12 @@ class EditorSession:
     async def follow(self, history: SessionHistory) -> None:
         """Show what the entity does on the intents that it had before the editor opened the session, until they end."""
         cancels = self._cancels
-        async with self._turn:
-            for number in range(len(history.open_work)):
-                if isinstance(await self._follow(history, number, cancels), Request):
-                    return  # the next prompt is the reply
+        for number, work in enumerate(history.open_work):
+            async with self._turn:
+                rested = await self._follow(history, number, cancels)
+            if isinstance(rested, Request):  # the next prompt is the reply, and shows what follows
+                with suppress(CantripError):
+                    await wait_through_outages(work)
 
     async def _follow(self, history: SessionHistory, number: int, cancels: int) -> Episode | Request | None:
         """Show one open work of a history, as `_show`; an error is a message in the session."""

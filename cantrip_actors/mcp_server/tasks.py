@@ -20,6 +20,7 @@ from mcp.types.version import MODERN_PROTOCOL_VERSIONS
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.forms import can_ask, decide, forms_of
 from cantrip_actors.mcp_server.work import CANCELLED, ToolWork
+from cantrip_actors.runtime.face.work import read_times
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
 POLL: Final = 1_000
@@ -61,7 +62,7 @@ def _build_task(work: ToolWork, *, asks: bool) -> dict[str, Any]:
     """Return the state of a task. One that waits for a person whom the client cannot ask is "working": the extension
     has "input_required" for requests to the client.
     """
-    (began, changed), status = work.times, _find_status(work, asks=asks)
+    (began, changed), status = read_times(work.work), _find_status(work, asks=asks)
     waits = status == "working" and work.work.requests()
     return {
         "taskId": work.work.id,

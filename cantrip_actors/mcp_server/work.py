@@ -189,12 +189,6 @@ class ToolWork:
         elif await self._caller.read(self.outcome) is None:
             await self.work.entity.stop(reason, by=self._caller.by)
 
-    @property
-    def times(self) -> tuple[str, str]:
-        """When the entity began, and when its last record was made: ISO 8601 in UTC."""
-        loom, entity_id = self._caller.runtime.loom, self.work.entity_id
-        return loom.header(entity_id).at, loom.last_time(entity_id)
-
 
 def error_result(text: str, facts: dict[str, Any] | None = None) -> types.CallToolResult:
     """Return the result of a tool call that failed."""

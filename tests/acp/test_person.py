@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cantrip_actors import Cantrip, Circle, scripted
+from cantrip_actors import Cantrip, Circle, Runtime, scripted
 from cantrip_actors.wards import max_turns
 from tests.acp.editors import ALL, edited
 from tests.runtime.spells import done
@@ -47,3 +47,16 @@ async def test_an_editor_that_loads_a_conversation_shows_both_sides_and_replies(
         assert shown == [("user", "Go."), ("agent", "Name?"), ("user", "Anna"), ("agent", "Colour?")]
         assert await editor.prompt(session, "blue") == "end_turn"
         assert editor.text().endswith("You like blue.")
+
+
+async def test_an_editor_that_loads_a_conversation_shows_an_intent_that_waits_behind_it() -> None:
+    async with Runtime.open(cantrips=[INTERVIEW]) as runtime, edited(INTERVIEW, runtime=runtime) as first:
+        session = (await first.ask("session/new"))["sessionId"]
+        await first.prompt(session, "Go.")
+        await runtime.get_entity(runtime.loom.entities()[0]).post("And then?")
+        async with edited(INTERVIEW, runtime=runtime) as second:
+            await second.ask("session/load", sessionId=session, cwd="/", mcpServers=[])
+            assert await second.prompt(session, "Anna") == "end_turn"
+            assert await second.prompt(session, "blue") == "end_turn"
+            await second.until(lambda: "You like And then?." in second.text())
+            assert second.text("user_message_chunk").endswith("And then?")

@@ -127,6 +127,21 @@ async def test_work_of_more_than_five_seconds_is_a_task() -> None:
         assert done["createdAt"] <= done["lastUpdatedAt"]
 
 
+@pytest.mark.rule("MCP-14")
+async def test_the_times_of_a_task_are_those_of_its_intent() -> None:
+    async with with_tasks() as (client, runtime):
+        entity = (await begin(client, "hello"))["structuredContent"]["entity_id"]
+        await anyio.sleep(3600)
+        napping = await begin(client, "nap 60", "helper_send", entity_id=entity)
+        waiting = await begin(client, "hello", "helper_send", entity_id=entity)
+        times = [task["createdAt"] for task in (napping, waiting)]
+        assert runtime.loom.header(entity).at < times[0] < times[1] == waiting["lastUpdatedAt"]
+        await anyio.sleep(600)
+        done = [await ask(client, "tasks/get", taskId=task["taskId"]) for task in (napping, waiting)]
+        assert done[0]["createdAt"] == times[0]
+        assert done[0]["lastUpdatedAt"] <= done[1]["createdAt"] <= done[1]["lastUpdatedAt"]
+
+
 @pytest.mark.rule("W-41")
 async def test_a_task_of_a_client_without_forms_says_where_a_person_decides() -> None:
     async with with_tasks() as (client, runtime):

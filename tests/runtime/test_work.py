@@ -24,6 +24,7 @@ from cantrip_actors import (
     gate,
     scripted,
 )
+from cantrip_actors.runtime.face.work import list_open_work
 from cantrip_actors.wards import max_turns
 from tests.loom.test_store import LASTING, anywhere
 from tests.runtime.spells import done, say
@@ -194,3 +195,26 @@ async def test_an_entity_without_an_intent_has_no_first_work() -> None:
         assert runtime.work(desk.id) is None
         with pytest.raises(LoomError, match="no intent"):
             await desk.work.result()
+
+
+async def test_listing_open_work_reads_the_newest_records_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(DESK, "hello", name="desk")
+        for number in range(50):
+            await entity.send(f"hello {number}")
+        store, read = runtime._tree.store, []
+
+        def count(method: Any) -> Any:
+            def call(*args: Any, **more: Any) -> Any:
+                records = method(*args, **more)
+                read.extend(records)
+                return records
+
+            return call
+
+        for name in ("records", "newest"):
+            monkeypatch.setattr(store, name, count(getattr(store, name)))
+        assert list_open_work(entity) == []
+        assert 0 < len(read) < 30 < len(runtime.loom.intents(entity.id))

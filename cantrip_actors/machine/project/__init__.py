@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cantrip_actors.machine.project.entity import find_result_text as find_result_text
     from cantrip_actors.machine.project.entity import find_settled_at as find_settled_at
     from cantrip_actors.machine.project.entity import find_status as find_status
+    from cantrip_actors.machine.project.entity import find_times as find_times
     from cantrip_actors.machine.project.entity import fold_state as fold_state
     from cantrip_actors.machine.project.entity import get_header as get_header
     from cantrip_actors.machine.project.entity import has_taken as has_taken

@@ -165,6 +165,22 @@ def find_settled_at(records: Iterable[Record]) -> str | None:
     return next(map(get_time, ends), None)
 
 
+def find_times(records: Iterable[Record], key: str) -> tuple[str, str] | None:
+    """Return the times of the intent with that key, and of the last record before the next intent; None without it.
+
+    "" is the key of the first intent.
+    """
+    times: tuple[str, str] | None = None
+    for record in records:
+        if isinstance(record, IntentGiven):
+            if times is not None:
+                break
+            times = (record.at, record.at) if (record.key or "") == key else None
+        elif times is not None:
+            times = times[0], get_time(record) or times[1]
+    return times
+
+
 def has_taken(records: Iterable[Record], key: str) -> bool:
     """Return whether the intent with that key is in the log; "" is the key of the first intent."""
     return any(isinstance(record, IntentGiven) and (record.key or "") == key for record in records)

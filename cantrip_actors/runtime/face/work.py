@@ -16,10 +16,12 @@ import anyio
 from cantrip_actors.loom.reading.redaction import redact_outcome, redacted_loom
 from cantrip_actors.loom.reading.view import Loom, fold_entity, make_checked
 from cantrip_actors.machine.project import (
+    cut_round,
     find_episode,
     find_outcome,
     find_refusal,
     find_settled_at,
+    find_times,
     get_outcome,
     has_taken,
     list_intents,
@@ -405,6 +407,23 @@ class Work(Generic[Answer_co]):
         return f"<Work {self.id}: {self.state}>"
 
 
+def read_times(work: Work[Any]) -> tuple[str, str]:
+    """Return when the intent of a work was posted, or taken, and when the last record of its episode was made.
+
+    The times are ISO 8601 in UTC. It reads the loom.
+    """
+    tree, key = work._tree, work._intent_key  # noqa: SLF001  # of this module
+    loom, row = tree.loom, tree.store.find_mail(work.entity_id, key)
+    if row is not None and row.taken is None:
+        waiting = (intent.at for intent in loom.waiting_intents(work.entity_id) if (intent.key or "") == key)
+        posted = next(waiting, None)
+        if posted is not None:
+            return posted, posted
+        row = tree.store.find_mail(work.entity_id, key)  # it was taken meanwhile
+    records = loom.records(work.entity_id, after=-1 if row is None or row.taken is None else row.taken - 1)
+    return find_times(records, key) or (loom.header(work.entity_id).at, loom.last_time(work.entity_id))
+
+
 async def wait_through_outages(work: Work[Answer_co]) -> Episode[Answer_co]:
     """Wait for the episode of a work, as `Work.result`, also while the loom is away: for a door whose client waits."""
     return await repeat_through_outages(partial(work._wait_for_episode, math.inf))  # noqa: SLF001  # of this module
@@ -420,6 +439,8 @@ def list_open_work(entity: Entity[Any]) -> list[Work[Any]]:
     """
     tree = entity._tree  # noqa: SLF001  # of the same face
     waiting = [mail.key for _, mail in tree.store.pending(entity.id, sys.maxsize) if mail.lane != CONTROL]
-    newest = [intent.key or "" for intent in tree.loom.intents(entity.id)[-1:]]  # read last: none is taken unseen
-    works = [Work(tree, entity.id, key, entity_name=entity.name) for key in dict.fromkeys([*newest, *waiting])]
-    return [work for work in works if work.state in ("waiting", "working")]
+    records = tree.loom.newest_records(entity.id, cut_round)  # read last: none is taken unseen
+    intents = list_intents(records)
+    under_way = [intent.key or "" for intent in intents if find_settled_at(records) is None]
+    works = [Work(tree, entity.id, key, entity_name=entity.name) for key in dict.fromkeys([*under_way, *waiting])]
+    return [work for work in works if work.key in under_way or work.state in ("waiting", "working")]

@@ -136,8 +136,7 @@ def _is_utterance(event: EntityEvent) -> bool:
 
 def find_newest_work(runtime: Runtime, entity: Entity) -> Work:
     """Return the work on an entity's newest intent. Reads the loom."""
-    intents = runtime.loom.intents(entity.id) if runtime.loom.header(entity.id).lasting else ()
-    key = intents[-1].key if intents else None
+    key = runtime.loom.newest_round(entity.id).key if runtime.loom.header(entity.id).lasting else None
     return runtime.receipt(entity, key) if key else entity.work
 
 
