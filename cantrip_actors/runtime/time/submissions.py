@@ -93,12 +93,12 @@ class Submission(Work):
         """Return the requests for which it waits for a person, as any `Work` does; none while it has not begun."""
         return super().requests() if self.has_begun else []
 
-    async def _wait_for_episode(self) -> Episode:
+    async def _wait_for_episode(self, patience: float = 0.0) -> Episode:
         """Wait until a node has begun the entity and its episode has ended. Raises as `Work.result`."""
         if not await self._begins():
             raise Withdrawn(self.entity_id, self.key, "", "its submission was withdrawn")
         await self._tree.scheduler.casts.resume_if_left(self.entity_id)
-        return await super()._wait_for_episode()
+        return await super()._wait_for_episode(patience)
 
     async def _begins(self) -> bool:
         tree = self._tree
