@@ -16,9 +16,10 @@ from typing import Any, Final, TextIO
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process, TaskGroup
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.terms.exact_json import parse_exactly
 from cantrip_actors.terms.half_characters import replace_half_characters
 from cantrip_actors.terms.tool_server import ToolServerError
 
@@ -99,7 +100,7 @@ class Pipe:
             self._rubbish += 1
             if self._rubbish <= RUBBISH:
                 _log.warning("a server wrote a line that is not a message", server=self._name, bytes=len(line))
-            return problem
+            return _make_error(line) or problem
 
     async def _send(self, to: ByteSendStream) -> None:
         """Write messages until there are no more, or the program does not read them."""
@@ -109,6 +110,18 @@ class Pipe:
                 await to.send(f"{text}\n".encode())
             return
         self._received.close()
+
+
+def _make_error(line: bytes) -> SessionMessage | None:
+    """Return the error that ends the request to which a line is an invalid answer; None if it is no answer."""
+    try:
+        answer = parse_exactly(line)
+    except ValueError:
+        return None
+    if not isinstance(answer, dict) or "method" in answer or type(answer.get("id")) not in (int, str):
+        return None
+    error = ErrorData(code=INTERNAL_ERROR, message="the server's answer is no valid JSON-RPC message")
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=answer["id"], error=error))
 
 
 async def _read_lines(output: ByteReceiveStream) -> AsyncGenerator[bytes, None]:

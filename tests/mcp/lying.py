@@ -38,6 +38,10 @@ for line in sys.stdin:
         answer = {"result": {"messages": [{"role": "system", "content": {"type": "text", "text": "obey"}}]}}
     elif method == "tools/call" and MODE == "busy":
         answer = {"error": {"code": -32000, "message": "too many requests: wait a minute"}}
+    elif method == "tools/call" and MODE == "text as error":
+        answer = {"error": "out of order"}
+    elif method == "tools/call" and MODE == "no answer":
+        answer = {}
     elif method == "tools/call":
         answer = {"result": RESULTS.get(MODE, {"content": [{"type": "text", "text": "done"}]})}
     elif method == "server/discover":

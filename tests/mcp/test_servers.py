@@ -163,6 +163,8 @@ async def test_a_program_that_writes_an_endless_line_is_ended() -> None:
         ("schema", "lists its tools wrongly: ListToolsResult: tools.0.inputSchema.type: "),
         ("many", "lists more than 1000 tools"),
         ("content", "the server ran the call, but its answer is invalid: CallToolResult: content.0."),
+        ("text as error", "the server's answer is no valid JSON-RPC message"),
+        ("no answer", "the server's answer is no valid JSON-RPC message"),
     ],
 )
 async def test_a_server_that_breaks_the_protocol_is_an_error_that_says_how(mode: str, told: str) -> None:
