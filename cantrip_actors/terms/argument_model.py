@@ -75,6 +75,8 @@ _NO_SCHEMA: Final = (PydanticUserError, SchemaError, NameError, TypeError)
 
 
 def _make_schema(name: str, fields: Mapping[str, Any], others: Any) -> tuple[type[BaseModel], dict[str, Any]]:
+    if any(isinstance(hint, dict) for hint, _ in fields.values()):  # pydantic would take it for a schema of its core
+        raise TypeError("a dict, such as a JSON Schema, is not a type: write a pydantic model or a TypedDict")
     extra: Literal["forbid", "allow"] = "forbid" if others is None else "allow"
     config = ConfigDict(extra=extra, arbitrary_types_allowed=False, protected_namespaces=())
     namespace = {"__module__": __name__, "__annotations__": {}, "model_config": config}

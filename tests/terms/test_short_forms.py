@@ -63,6 +63,8 @@ def test_done_is_added_once(gates: Any, names: list[str]) -> None:
         ({"answer": len, "max_turns": 8}, "answer: expected a type, such as"),
         ({"answer": 7, "max_turns": 8}, "answer: expected a type that pydantic can validate, got '?7"),
         ({"answer": object(), "max_turns": 8}, "answer: expected a type that pydantic can validate"),
+        ({"answer": {"total": 1}, "max_turns": 8}, "a dict, such as a JSON Schema, is not a type"),
+        ({"answer": {"type": "int"}, "max_turns": 8}, "a dict, such as a JSON Schema, is not a type"),
     ],
 )
 def test_short_forms_keep_the_rules_of_the_parts(parts: dict[str, Any], message: str) -> None:
