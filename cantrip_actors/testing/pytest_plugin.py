@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from cantrip_actors import Runtime
 
-LOOMS = ("memory", "sqlite", "postgres")
+LOOMS = ("memory", "jsonl", "sqlite", "postgres")
+_FILES = {"jsonl": "loom.jsonl", "sqlite": "loom.db"}
 SERVER = "CANTRIP_TEST_POSTGRES"
 """The environment variable with the URL of a database for tests."""
 
@@ -51,9 +52,9 @@ def loom_url(request: pytest.FixtureRequest) -> Iterator[str]:
     kind = mark.args[0] if mark is not None and mark.args else request.config.getini("cantrip_loom")
     if kind == "memory":
         yield "memory:"
-    elif kind == "sqlite":
+    elif kind in _FILES:
         folder: Path = request.getfixturevalue("tmp_path")
-        yield f"sqlite:{folder / 'loom.db'}"
+        yield f"{kind}:{folder / _FILES[kind]}"
     elif kind == "postgres":
         yield from _make_schema()
     else:

@@ -66,6 +66,10 @@ LOOMS = """
     def test_a_mark_counts_more_than_the_setting(loom_url, tmp_path):
         assert loom_url == f"sqlite:{tmp_path / 'loom.db'}"
 
+    @pytest.mark.loom("jsonl")
+    def test_a_loom_in_a_file_that_no_other_process_writes(loom_url, tmp_path):
+        assert loom_url == f"jsonl:{tmp_path / 'loom.jsonl'}"
+
     def test_the_setting_is_for_all_tests(loom_url):
         assert loom_url == "EXPECTED"
 
@@ -78,8 +82,8 @@ LOOMS = """
 def test_a_mark_and_a_setting_say_which_loom_a_test_has(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(LOOMS.replace("EXPECTED", "memory:"))
     result = pytester.runpytest_inprocess("-p", PLUGIN, "-p", "no:cacheprovider", "-p", "no:asyncio")
-    result.assert_outcomes(passed=2, errors=1)
-    result.stdout.fnmatch_lines(["*loom: expected one of 'memory', 'sqlite', 'postgres', got 'mongo'*"])
+    result.assert_outcomes(passed=3, errors=1)
+    result.stdout.fnmatch_lines(["*loom: expected one of 'memory', 'jsonl', 'sqlite', 'postgres', got 'mongo'*"])
 
 
 def test_a_loom_in_postgres_has_a_schema_of_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
