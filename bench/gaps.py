@@ -243,7 +243,7 @@ async def measure_listing(url: str, path: str) -> dict[str, float]:
     """Return the longest gap while HTTP serves a listing, and the seconds that one request takes."""
     gaps = Gaps()
     async with Runtime.open(url, cantrips=[CANTRIP]) as runtime:
-        service = Service(runtime, [CANTRIP], limits=ServiceLimits(rate=1e9, burst=1e9))
+        service = Service(runtime, [CANTRIP], tokens=None, limits=ServiceLimits(rate=1e9, burst=1e9))
         transport = httpx.ASGITransport(make_app(service))
         async with (
             service.open(),

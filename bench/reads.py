@@ -77,7 +77,7 @@ async def measure(url: str, few: int, many: int, rounds: int) -> dict[str, dict[
     limits = ServiceLimits(rate=1e9, burst=1e9)
     async with Runtime.open(url, cantrips=[WALKER]) as runtime:
         entities = [await _make_entity(runtime, few), await _make_entity(runtime, many)]
-        service = Service(runtime, [WALKER], limits=limits)
+        service = Service(runtime, [WALKER], tokens=None, limits=limits)
         async with (
             service.open(),
             httpx.AsyncClient(transport=httpx.ASGITransport(make_app(service)), base_url="http://127.0.0.1") as client,

@@ -91,7 +91,8 @@ async def _serve(app: Any) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def _open_service(runtime: Runtime, cantrip: Cantrip = SPELL) -> AsyncIterator[tuple[Service, str]]:
-    service = Service(runtime, [cantrip], limits=ServiceLimits(rate=1e9, burst=1e9, casts=10_000, streams=10_000))
+    limits = ServiceLimits(rate=1e9, burst=1e9, casts=10_000, streams=10_000)
+    service = Service(runtime, [cantrip], tokens=None, limits=limits)
     async with service.open(), _serve(make_app(service)) as url:
         yield service, url
         service.end_streams()

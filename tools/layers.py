@@ -46,7 +46,7 @@ ROWS: dict[str, Row] = {
         "pydantic pydantic_core annotated_types typing_extensions msgspec orjson jsonschema referencing yaml",
         IMPURE,
     ),
-    "cantrip_actors.redact": _row("", "orjson structlog", IMPURE),
+    "cantrip_actors.redact": _row("lazy_exports", "orjson structlog", IMPURE),
     "cantrip_actors.user_code": _row("", "anyio"),
     "cantrip_actors.own_files": _row("", "structlog"),
     "cantrip_actors.lazy_exports": _row(""),

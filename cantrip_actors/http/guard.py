@@ -90,9 +90,8 @@ class RequestGuard:
             detail = "the service is not open: keep `async with service.open()` around the application's lifespan"
             return Problem(503, "closed", detail).response()
         if not self._is_ours(host):
-            return Problem(
-                421, "host", "this service has another name than this Host; `cantrip serve --host NAME` adds one"
-            ).response()
+            detail = "this service has another name than this Host: add it by `serve --host NAME` or `Service(hosts=…)`"
+            return Problem(421, "host", detail).response()
         if origin is not None and allowed is None and not is_same_origin(origin, host):
             return Problem(
                 403, "origin", "pages of this origin may not use the service: --origin allows one"

@@ -36,12 +36,12 @@ class Service:
     Clients may cast the cantrips that the runtime offers, by their names: the runtime continues entities of an earlier
     process with these, and begins submissions. They may also submit cantrips that other nodes of the loom offer. With
     `cantrips`, clients may cast and submit those only; for any that the runtime does not offer, entities of an earlier
-    process and submissions wait. `tokens` are the accepted ones; None needs no
-    token (`--no-auth`).
-    With `authentication`, a backend of Starlette, it decides about requests in place of tokens: it returns the scopes,
-    and the user, who may be a `Token`. `hosts` are the names by which clients reach the service, and `origins` those of
-    other sites whose pages may use it. `telemetry` is that of the runtime, for `/metrics`. With `access_log` each
-    request is a line in the log.
+    process and submissions wait.
+
+    `tokens` are the accepted ones. With None any client may do everything (`--no-auth`), unless `authentication`, a
+    backend of Starlette, decides about requests: it returns the scopes, and the user, who may be a `Token`. `hosts` are
+    the names by which clients reach the service, and `origins` those of other sites whose pages may use it. `telemetry`
+    is that of the runtime, for `/metrics`. With `access_log` each request is a line in the log.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Service:
         runtime: Runtime,
         cantrips: Mapping[str, Cantrip] | Iterable[Cantrip] | None = None,
         *,
-        tokens: Tokens | None = None,
+        tokens: Tokens | None,
         authentication: AuthenticationBackend | None = None,
         limits: ServiceLimits | None = None,
         hosts: Iterable[str] = ("localhost", "127.0.0.1", "::1"),
@@ -60,33 +60,33 @@ class Service:
         access_log: bool = False,
     ) -> None:
         self.runtime = runtime
-        self.cantrips = _choose_cantrips(runtime, cantrips)
-        self.serves_nodes = cantrips is None
+        self.cantrips: dict[str, Cantrip] = _choose_cantrips(runtime, cantrips)
+        self.serves_nodes: bool = cantrips is None
         """Whether clients may also submit the cantrips that other nodes of the loom offer."""
         if tokens is not None and authentication is not None:
             raise ValueError("expected tokens or an authentication backend, got both: the backend may know the tokens")
         self.tokens = tokens
-        self.logins = None if authentication is None else Logins(authentication)
+        self.logins: Logins | None = None if authentication is None else Logins(authentication)
         self.scopes: Sequence[str] = SCOPES
         """The scopes that tokens may have: those of extensions are among them once they are served."""
-        self.hosts = frozenset(host.lower().strip("[]") for host in hosts)
-        self.origins = frozenset(map(parse_origin, origins))
+        self.hosts: frozenset[str] = frozenset(host.lower().strip("[]") for host in hosts)
+        self.origins: frozenset[str] = frozenset(map(parse_origin, origins))
         self.page = page
         self.system_messages = system_messages
         self.telemetry = telemetry
         self.access_log = access_log
         if telemetry is not None:
             telemetry.counters.read_gauges_of(self._gauges)
-        self.limiter = Limiter(limits or ServiceLimits(), self._find_busy)
+        self.limiter: Limiter = Limiter(limits or ServiceLimits(), self._find_busy)
         self.upserts: Upserts
         """For readers that get whole texts."""
         self.growth: Upserts
         """For readers that get only new text."""
         self.requests: RequestWatch
-        self.given_texts = GivenTexts()
-        self.is_ending = False
+        self.given_texts: GivenTexts = GivenTexts()
+        self.is_ending: bool = False
         """True once the event streams are ending."""
-        self.has_no_readers = anyio.Event()
+        self.has_no_readers: anyio.Event = anyio.Event()
         """Set once they have ended."""
         self._feeds: dict[str | None, Feed] = {}
         self._locks: weakref.WeakValueDictionary[str, anyio.Lock] = weakref.WeakValueDictionary()
@@ -96,12 +96,12 @@ class Service:
         self._doors: list[anyio.CancelScope] = []
         self._answering: dict[anyio.CancelScope, Token] = {}
         """The answers under way, with the token of each."""
-        self.expressions = anyio.CapacityLimiter(2)
+        self.expressions: anyio.CapacityLimiter = anyio.CapacityLimiter(2)
         """Searches for regular expressions at a time: each is a process that may compute for seconds."""
         self._is_looking = False
         """Whether a task looks at the tokens of answers."""
         self._tasks: TaskGroup
-        self.is_open = False
+        self.is_open: bool = False
 
     async def _find_busy(self, entities: Iterable[str]) -> frozenset[str]:
         """Return the entities that work, or below which one works: the others wait for people, or for their clients."""

@@ -85,7 +85,7 @@ class Tokens:
         self._path = path
         self._scopes = scopes
         self._tokens = _index_by_digest(tokens)
-        self.issuers = Issuers(issuers)
+        self.issuers: Issuers = Issuers(issuers)
 
     @classmethod
     def of_file(cls, path: Path, scopes: Collection[str] = SCOPES) -> Tokens:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from cantrip_actors.observe.delivery import FellBehind as FellBehind
     from cantrip_actors.observe.delivery import Upserts as Upserts
     from cantrip_actors.observe.delivery import UpsertSubscription as UpsertSubscription
+    from cantrip_actors.observe.lines import add_context as add_context
+    from cantrip_actors.observe.lines import export_line as export_line
     from cantrip_actors.observe.processor import Processor as Processor
     from cantrip_actors.observe.telemetry import Telemetry as Telemetry
     from cantrip_actors.observe.upserts import FinalResponse as FinalResponse

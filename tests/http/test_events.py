@@ -79,7 +79,7 @@ async def test_a_client_that_reads_nothing_does_not_delay_a_shutdown(
 async def test_a_feed_ends_when_the_runtime_closes(of: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = await Runtime.open(cantrips=[echo()])
     entity = await runtime.invoke(echo(), "hi", name="bob")
-    service, subscribed = Service(runtime, [echo()]), 0
+    service, subscribed = Service(runtime, [echo()], tokens=None), 0
     events = runtime.events
 
     def count(*args: Any, **more: Any) -> Any:

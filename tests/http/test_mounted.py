@@ -31,7 +31,7 @@ def mount_in_fastapi(app: Any) -> Any:
 
 async def test_a_mounted_service_that_its_application_did_not_open_says_how_to_open_it() -> None:
     async with Runtime.open("memory:", cantrips=[ECHO]) as runtime:
-        transport = httpx.ASGITransport(mount_in_starlette(make_app(Service(runtime))))
+        transport = httpx.ASGITransport(mount_in_starlette(make_app(Service(runtime, tokens=None))))
         async with httpx.AsyncClient(transport=transport, base_url=IN_PROCESS) as client:
             for path in ("/", "/api/v1/entities", "/api/v1/events"):
                 refused = await client.get(SENT + path)

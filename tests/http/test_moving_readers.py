@@ -41,7 +41,7 @@ async def two_services(tmp_path: Path) -> AsyncIterator[tuple[Service, Service]]
         Runtime.open(url, cantrips=[ECHO]) as second,
     ):
         await (await first.invoke(ECHO, "hi", name="bob")).episode()
-        one, two = Service(first), Service(second)
+        one, two = Service(first, tokens=None), Service(second, tokens=None)
         async with one.open(), two.open():
             yield one, two
 
@@ -103,7 +103,7 @@ async def test_a_chat_continues_at_the_service_that_streams_it_when_the_one_that
 
     first = await Runtime.open(url, cantrips=[ECHO])
     async with Runtime.open(url, cantrips=[ECHO]) as second:
-        one, two = Service(first), Service(second)
+        one, two = Service(first, tokens=None), Service(second, tokens=None)
         async with one.open(), two.open():
             with anyio.fail_after(100):
                 async with anyio.create_task_group() as tasks:
