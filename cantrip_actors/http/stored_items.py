@@ -20,6 +20,7 @@ from cantrip_actors.http.person_waits import name_wait
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.request_messages import ID
 from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.work_id import make_work_id
 
 ROUND: Final = "~"
 _AFTER_ROUND: Final = re.compile(f"{ROUND}[0-9a-f]{{16}}$")
@@ -56,7 +57,7 @@ def find_previous_id(call: HttpCall, work: Work, past: PastAnswers) -> str | Non
         return None
     last, is_first = before[-1], before[-1] == loom.first_intent(before[-1].entity_id)
     key = "" if is_first else last.key or ""
-    work_id = f"{last.entity_id}.{key}" if key else last.entity_id
+    work_id = make_work_id(last.entity_id, key)
     return _make_id(work_id, read_past_answers(call, last.entity_id, key).after)
 
 

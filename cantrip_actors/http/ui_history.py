@@ -15,6 +15,7 @@ from cantrip_actors.loom.export.exchanges import Exchange
 from cantrip_actors.loom.stores.blobs import address_of
 from cantrip_actors.stream.events import EntityEvent, RequestedEvent
 from cantrip_actors.terms.file import File
+from cantrip_actors.terms.work_id import make_work_id
 
 UiMessage = dict[str, Any]
 
@@ -33,7 +34,7 @@ def list_ui_messages(entity_id: str, exchanges: Iterable[Exchange]) -> list[UiMe
 
 def _list_messages(entity_id: str, exchange: Exchange) -> Iterator[UiMessage]:
     intent = exchange.intent
-    work_id = f"{entity_id}.{intent.key}" if intent.key else entity_id
+    work_id = make_work_id(entity_id, intent.key)
     message_id = (intent.key or work_id).removeprefix(KEY_PREFIX)
     yield _make_user_message(message_id, intent.intent, intent.own_images)
     replied: list[str] = []

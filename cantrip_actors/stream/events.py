@@ -26,6 +26,7 @@ from cantrip_actors.terms.history import PastMessage
 from cantrip_actors.terms.messages import NO_USAGE, Response, Usage
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.value import Value
+from cantrip_actors.terms.work_id import make_work_id
 
 
 class NumberedEvent(Value, frozen=True, kw_only=True, gc=False):
@@ -118,6 +119,11 @@ class EpisodeEndedEvent(EntityEvent, frozen=True, gc=False):
 
     outcome: Outcome
     by: str = ""
+
+    @property
+    def work_id(self) -> str:
+        """The id by which `Runtime.work` finds the intent."""
+        return make_work_id(self.entity_id, self.outcome.key)
 
     @property
     def reason(self) -> str:

@@ -45,3 +45,5 @@ class Outcome(Value, frozen=True):
     """Images and other files whose handles stand in the result."""
     cut_off: CutOff | None = None
     """Why the result is incomplete, if the provider ended the answer before the model did."""
+    key: str | None = None
+    """The key of the mail that brought the intent; None for the intent that the entity began with."""

@@ -22,7 +22,7 @@ import anyio
 import anyio.to_thread
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Runtime, Webhook, ask_first, gate, scripted
+from cantrip_actors import Cantrip, Circle, EpisodeEndedEvent, Runtime, Webhook, ask_first, gate, scripted
 from cantrip_actors.wards import max_tokens, max_turns
 from tests.loom import postgres
 
@@ -154,6 +154,22 @@ async def test_a_receiver_gets_signed_messages_of_the_kinds_that_it_wants_in_ord
     assert only_ends.kinds == ["entity.ended", "entity.ended"]
     assert everything.messages[2][1]["data"]["result"] == "paid 7"
     assert len({id for id, _ in everything.messages}) == 4
+
+
+async def test_a_message_about_an_end_names_the_work_that_has_ended() -> None:
+    with receiving() as receiver:
+        async with Runtime.open(webhooks=[hook(receiver)]) as runtime:
+            cantrip = make_cantrip(max_tokens(200, per="intent"))
+            entity = await runtime.invoke(cantrip, "begin", name="clerk", note="order 1")
+            for text, order in (("second", "order 2"), ("third", "order 3")):
+                await (await entity.post(text, note=order)).result()
+            await (await runtime.start(cantrip, "alone", note="order 4")).episode()
+            await receiver.wait_for(4)
+            notes = [runtime.get_work(message["data"]["work_id"]).note for _, message in receiver.messages]
+            await entity.stop()
+            read = [event async for event in entity.events(after="0") if isinstance(event, EpisodeEndedEvent)]
+    assert notes == [f"order {n}" for n in range(1, 5)]
+    assert [event.work_id for event in read] == [message["data"]["work_id"] for _, message in receiver.messages[:3]]
 
 
 async def test_a_message_is_sent_while_each_default_thread_of_the_application_waits_for_it() -> None:

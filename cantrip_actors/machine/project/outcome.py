@@ -73,6 +73,7 @@ def get_outcome(state: State, below: Usage = NO_USAGE) -> Outcome | None:
                 last_turn=last,
                 images=images,
                 cut_off=state.episode.cut_off if finished is None else None,
+                key=state.episode.key,
             )
         return Outcome(
             None,
@@ -83,6 +84,7 @@ def get_outcome(state: State, below: Usage = NO_USAGE) -> Outcome | None:
             usage=usage,
             subtree_usage=usage + below,
             last_turn=last,
+            key=state.episode.key,
         )
     failed = end.reason in ("failed", "crashed")
     return Outcome(
@@ -95,4 +97,5 @@ def get_outcome(state: State, below: Usage = NO_USAGE) -> Outcome | None:
         usage=usage,
         subtree_usage=usage + below,
         last_turn=last,
+        key=state.episode.key,
     )

@@ -15,6 +15,7 @@ from cantrip_actors.stream.events import (
     RequestedEvent,
 )
 from cantrip_actors.terms.webhook import WebhookKind
+from cantrip_actors.terms.work_id import make_work_id
 
 _BUDGETS: Final = frozenset({"budget", "max_tokens", "max_cost"})
 """The wards of a spent budget."""
@@ -86,6 +87,7 @@ def _build_end(event: EpisodeEndedEvent | EntityEndedEvent) -> dict[str, Any]:
     return {
         "reason": event.reason,
         "by": event.by,
+        "work_id": make_work_id(event.entity_id, outcome.key),
         "ward": outcome.ward,
         "cut_off": outcome.cut_off,
         "result": outcome.result if is_short else None,

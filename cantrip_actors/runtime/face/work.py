@@ -41,6 +41,7 @@ from cantrip_actors.terms.errors import CantripError, EntityEnded, UnfinishedWor
 from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
 from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.work_id import make_work_id
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.face.entity import Entity
@@ -104,7 +105,7 @@ class Work(Generic[Answer_co]):
     @property
     def id(self) -> str:
         """The id by which `Runtime.work` finds it."""
-        return f"{self.entity_id}.{self.key}" if self.key else self.entity_id
+        return make_work_id(self.entity_id, self.key)
 
     @property
     def entity(self) -> Entity[Answer_co]:
