@@ -49,7 +49,7 @@ class Service:
         runtime: Runtime,
         cantrips: Mapping[str, Cantrip] | Iterable[Cantrip] | None = None,
         *,
-        tokens: Tokens | None,
+        tokens: Tokens | None = None,
         authentication: AuthenticationBackend | None = None,
         limits: ServiceLimits | None = None,
         hosts: Iterable[str] = ("localhost", "127.0.0.1", "::1"),

@@ -979,15 +979,10 @@ def test_a_service_refuses_cantrips_without_a_name_of_their_own() -> None:
         Service(Runtime.open(), [echo(), echo()], tokens=None)
 
 
-def test_a_program_says_who_may_use_its_service() -> None:
-    with pytest.raises(TypeError, match="'tokens'"):
-        Service(Runtime.open(cantrips=[echo()]))  # type: ignore[call-arg]  # without tokens, any client may do everything
-
-
 @pytest.mark.rule("HTTP-01")
 def test_a_service_serves_the_cantrips_of_its_runtime() -> None:
     runtime = Runtime.open(cantrips=[echo(), echo("other"), Cantrip(scripted(["hi"]), circle=echo().circle)])
-    assert list(Service(runtime, tokens=None).cantrips) == ["echo", "other"]
+    assert list(Service(runtime).cantrips) == ["echo", "other"]
     assert list(Service(runtime, [echo("other")], tokens=None).cantrips) == ["other"]
     assert list(Service(Runtime.open(), [echo("more")], tokens=None).cantrips) == ["more"]
 

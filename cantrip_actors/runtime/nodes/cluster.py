@@ -148,7 +148,7 @@ class Cluster:
         self._reader = ClusterReader(tree)
 
     async def nodes(self) -> list[NodeView]:
-        """Return the nodes that have joined, by name; dead ones stay listed for an hour. Raises LoomError."""
+        """Return the nodes that have joined, by name; dead ones stay listed for a day. Raises LoomError."""
         return await self._run_in_store(self._reader.nodes)
 
     async def where(self, entity: str) -> NodeView | None:
