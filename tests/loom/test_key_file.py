@@ -1,10 +1,13 @@
 """The key that seals a loom's snapshots, and the file beside the loom that it is made from."""
 
+import os
 import shutil
+import time
 
 import pytest
 
 from cantrip_actors.loom import open_store
+from cantrip_actors.loom.seal.key_file import read_key
 from tests.loom.histories import run
 from tests.loom.processes import python
 
@@ -70,6 +73,22 @@ def test_a_symbolic_link_is_not_a_key_file(path, key_file, tmp_path):
     key_file.symlink_to(tmp_path / "mine")
     with open_store(path) as store:
         assert store.key() is None
+
+
+def test_a_key_that_is_read_while_its_file_is_written_is_that_of_later_processes(path, key_file, monkeypatch):
+    read = os.read
+
+    def read_late(fd, most):
+        time.sleep(0.02)  # a file system may count in ticks of some milliseconds
+        key_file.write_bytes(b"x" * 32)
+        return read(fd, most)
+
+    key_file.touch(0o600)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "read", read_late)
+        key = read_key(path, make=True)
+    assert key is not None
+    assert key == read_key(path, make=True)
 
 
 def test_processes_that_begin_at_once_have_the_same_key(path):

@@ -71,6 +71,6 @@ def read_private_file(path: Path, most: int, flags: int = 0) -> tuple[bytes, os.
         if facts.st_mode & 0o077 or facts.st_uid not in (os.geteuid(), 0):
             why = "others may read or change it, or it belongs to another user: expected this user's, with mode 0600"
             raise PermissionError(errno.EPERM, f"{why}: chmod 600 {path}", str(path))
-        return os.read(fd, most), facts
+        return os.read(fd, most), os.fstat(fd)  # anew: the process that makes it may have written it only now
     finally:
         os.close(fd)
