@@ -28,7 +28,7 @@ def write_restore(first: bytes, functions: bytes, options: bytes, aliases: bytes
     return b"".join(
         (
             first.replace(_EXPANDED, b"", 1) if expands else first,
-            _READONLY.sub(b"declare -f\\1 ", functions),
+            _KEYWORD.sub(rb"function \1", _READONLY.sub(b"declare -f\\1 ", functions)),
             *(b"builtin " + line for line in _READONLY.sub(b"declare -f\\1 ", options).splitlines(keepends=True)),
             _ALIAS.sub(rb"builtin alias \1", aliases),
             b"__o=s\n" if expands else b"__o=u\n",
@@ -38,6 +38,13 @@ def write_restore(first: bytes, functions: bytes, options: bytes, aliases: bytes
 
 _READONLY: Final = re.compile(rb"^declare -fr(x?) ", re.MULTILINE)
 """The mark of a function that no later program could define anew, as the host does with gates."""
+
+_KEYWORD: Final = re.compile(
+    rb"^((?:!|\[\[|\]\]|case|coproc|do|done|elif|else|esac|fi|for|function|if|in|select|then|time|until|while|\{|\})"
+    rb" \(\) )$",
+    re.MULTILINE,
+)
+"""The head of a function that has the name of a keyword: bash 5.3 prints it without `function`, and cannot read it."""
 
 LARGE: Final = 256 * 1024
 """The size in bytes from which a variable is passed separately, because parsing it would take ten times the memory."""
