@@ -164,7 +164,7 @@ def test_calls_without_ids_get_ids_of_the_loop(family):
 
 @pytest.mark.rule("CRYSTAL-3")
 def test_arguments_that_nest_too_deep_to_be_repaired_are_an_error_of_the_provider():
-    deep = "[" * 900 + "]" * 900
+    deep = "[" * 200_000 + "]" * 200_000
     call = {"functionCall": {"name": "read", "args": {"number": "NaN", "deep": "DEEP"}}}
     answer = orjson.dumps({"candidates": [{"content": {"parts": [call]}, "finishReason": "STOP"}]}).decode()
     with pytest.raises(ProviderError):
