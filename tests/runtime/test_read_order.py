@@ -69,6 +69,36 @@ async def test_a_caller_that_waited_long_gets_the_answer_of_an_entity_that_has_j
         assert (await other.send("20")).result == "worked"
 
 
+@pytest.mark.rule("Y-03")
+async def test_a_caller_gets_the_answer_of_another_process_if_its_own_has_loaded_the_entity_since(url: str) -> None:
+    async with Runtime.open(url, cantrips=[WORKS]) as client:
+        worker = await Runtime.open(url, cantrips=[WORKS])
+        notes = await worker.ensure("notes", WORKS)
+        await notes.post("2")  # it runs there
+        own, tree, answers = client.get_entity("notes"), client._tree, list[object]()
+        poll = tree.inboxes.poll
+
+        async def poll_once_it_is_loaded(**how: bool) -> None:
+            if tree.living.get(notes.id) is not None:
+                await poll(**how)
+
+        async def ask() -> None:
+            answers.append((await own.send("0", key="first")).result)
+
+        tree.inboxes.poll = poll_once_it_is_loaded  # type: ignore[method-assign]
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await anyio.sleep(1)
+            await notes.send("0")  # after that of the caller
+            await worker.aclose()
+            assert answers == []
+            with anyio.fail_after(3):
+                await own.send("0", key="second")
+                while not answers:
+                    await anyio.sleep(0.1)
+    assert answers == ["worked"]
+
+
 @pytest.mark.real_time
 async def test_a_reader_waits_on_when_a_person_answers_while_it_looks_who_runs_the_entity() -> None:
     url = fresh()  # it is read in threads, and the other process works meanwhile

@@ -11,7 +11,7 @@ once. Its sender waits for it, and can withdraw the offer until the actor claims
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
@@ -100,6 +100,8 @@ class Inbox:
         """Whether a background child of the entity has ended, and its answer has not come in."""
         self.position = 0
         """The position up to which its log was searched for ends of episodes, while another process runs it."""
+        self.lease: int | None = None
+        """The lease of this process with which its log was searched for the ends before it."""
         self.posts = 0
         """The number of mails that are being posted: an offer may not overtake them."""
         self._control: list[Pending] = []
@@ -332,6 +334,11 @@ class Inbox:
     def expected(self) -> list[str]:
         """The keys of the intents whose episodes callers wait for, or whose ends have listeners."""
         return [*dict.fromkeys([*self.awaited, *self._listeners])]
+
+    def lacks_expected(self, under_way: Collection[str]) -> bool:
+        """Return whether a caller waits for an intent that neither waits here nor is `under_way`, as its key says."""
+        here = {pending.mail.key for pending in (*self._intents, *self._claimed.values())}
+        return not here.union(under_way).issuperset(self.expected)
 
     def get_variables(self, key: str) -> ContextVariables:
         """Return the context variables of the first caller that waits for an intent."""

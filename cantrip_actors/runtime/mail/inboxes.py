@@ -631,7 +631,13 @@ class Inboxes:
 
     async def _check_expected(self, entity_id: str, inbox: Inbox) -> None:
         """Settle the callers that wait for an entity, as far as other processes have decided."""
-        if self._core.living.get(entity_id) is not None:
+        cell = self._core.living.get(entity_id)
+        if cell is not None:
+            lease = self._core.living.tokens.get(cell.root.entity_id)
+            if lease is not None and lease != inbox.lease:  # another process may have ended episodes until then
+                inbox.lease = lease
+                if inbox.lacks_expected([] if cell.episode is None else [cell.episode.key or ""]):
+                    await self.settle_from_log(entity_id)
             await self._settle_withdrawn(entity_id, inbox)
             return
         tip = await self._core.in_store(partial(self._core.store.tip, entity_id))
