@@ -52,7 +52,7 @@ def events(
             has_more = True
             while has_more:
                 read, number, has_more = log.read(number)
-                print_lines([as_json({**build_event_fields(found.event), "id": str(found.position)}) for found in read])
+                print_lines([as_json({**build_event_fields(entry.event), "id": str(entry.position)}) for entry in read])
 
         if follow:
             repeat_look(look)

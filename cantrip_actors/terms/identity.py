@@ -162,7 +162,7 @@ def _describe_field(field: FieldInfo) -> dict[str, Any]:
 
 
 def _convert_value(value: Any, depth: int = 0) -> Any:
-    """Return a default or a constraint as JSON: what is JSON as it is, any other value by its type and its content.
+    """Return a default or a constraint as JSON, in which a value that is no JSON has its type and its content.
 
     A mapping with a key that is not a text, or that could be taken for another value, is converted like other types.
     """

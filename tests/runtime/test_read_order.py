@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Message, Runtime, ask_first, gate, scripted
+from cantrip_actors import Cantrip, Circle, LoomError, Message, Runtime, ask_first, gate, scripted
 from cantrip_actors.machine.project import Life
 from cantrip_actors.wards import max_turns
 from tests.loom.postgres import fresh
@@ -49,6 +49,10 @@ def replace_once(owner: Any, method: str, call: Callable[..., Any]) -> None:
     setattr(owner, method, replaced)
 
 
+async def lose(*_: object) -> None:
+    raise LoomError("the loom cannot be reached")
+
+
 async def test_a_caller_that_waited_long_gets_the_answer_of_an_entity_that_has_just_been_released(url: str) -> None:
     async with Runtime.open(url, stranded_after=5) as client:
         worker = await Runtime.open(url, cantrips=[WORKS])
@@ -70,7 +74,10 @@ async def test_a_caller_that_waited_long_gets_the_answer_of_an_entity_that_has_j
 
 
 @pytest.mark.rule("Y-03")
-async def test_a_caller_gets_the_answer_of_another_process_if_its_own_has_loaded_the_entity_since(url: str) -> None:
+@pytest.mark.parametrize("outage", [False, True])
+async def test_a_caller_gets_the_answer_of_another_process_if_its_own_has_loaded_the_entity_since(
+    url: str, *, outage: bool
+) -> None:
     async with Runtime.open(url, cantrips=[WORKS]) as client:
         worker = await Runtime.open(url, cantrips=[WORKS])
         notes = await worker.ensure("notes", WORKS)
@@ -92,6 +99,8 @@ async def test_a_caller_gets_the_answer_of_another_process_if_its_own_has_loaded
             await notes.send("0")  # after that of the caller
             await worker.aclose()
             assert answers == []
+            if outage:
+                replace_once(tree.inboxes, "settle_from_log", lose)
             with anyio.fail_after(3):
                 await own.send("0", key="second")
                 while not answers:

@@ -635,15 +635,15 @@ class Inboxes:
         if cell is not None:
             lease = self._core.living.tokens.get(cell.root.entity_id)
             if lease is not None and lease != inbox.lease:  # another process may have ended episodes until then
-                inbox.lease = lease
                 if inbox.lacks_expected([] if cell.episode is None else [cell.episode.key or ""]):
                     await self.settle_from_log(entity_id)
+                inbox.lease = lease  # only now: an outage has the search repeated
             await self._settle_withdrawn(entity_id, inbox)
             return
         tip = await self._core.in_store(partial(self._core.store.tip, entity_id))
         if tip is not None and tip.position != inbox.position:
-            inbox.position = tip.position
             await self.settle_from_log(entity_id)
+            inbox.position = tip.position  # likewise
         if inbox.awaited:
             self.load_unless_suspended(entity_id)
             await self._fail_stranded(entity_id, inbox)
