@@ -59,6 +59,7 @@ from cantrip_actors.mcp.results import (
     complete_schemas,
     conversation,
     convert_result,
+    leave_out_invalid,
     messages_of,
     prompt_of,
     read,
@@ -170,7 +171,7 @@ async def hold(
                     cache=None,
                 )
                 async with client, anyio.create_task_group() as within:  # what uses the client ends before it
-                    connection.session = client.session
+                    connection.session, connection.version = client.session, client.session.protocol_version
                     await connection.own_tools()
                     connecting.deadline = math.inf
                     ready(connection)
@@ -194,7 +195,7 @@ def program(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str 
     async def start(near: _Near) -> Any:
         errors = near.standard_error.file
         pipe = await Pipe.start(near.name, [command, *args], env, cwd, errors, near.stack, near.tasks)
-        return _watch(pipe, near.connection.lost)
+        return _watch(pipe, near.connection)
 
     return start
 
@@ -223,7 +224,7 @@ def endpoint(url: str, headers: Mapping[str, str], auth: Any) -> ConnectTarget:
             )
         )
         transport = streamable_http_client(url, http_client=http, max_sse_event_size=LONGEST)
-        return _watch(transport, near.connection.lost)
+        return _watch(transport, near.connection)
 
     return reach
 
@@ -261,13 +262,25 @@ class _Connection:
         self.lost = anyio.Event()
         self._over = anyio.Event()
         """Set when the server has ended the session."""
+        self.version: str | None = None
+        """The version of the protocol, once it is agreed."""
         self.session_id: str | None = None
         """The id that the server gives the session."""
+        self._left_out: set[str] = set()
+        """The names of the entries that were left out of the server's lists."""
 
     @property
     def negotiated(self) -> ServerSession:
         """The version of the protocol, and the server's id of the session."""
-        return ServerSession(self.session.protocol_version, self.session_id)
+        return ServerSession(self.version, self.session_id)
+
+    def correct(self, result: dict[str, Any]) -> None:
+        """Complete the tools in a result before the SDK checks it, and leave invalid entries out of a list."""
+        complete_schemas(result)
+        faults = leave_out_invalid(result, self.version) if self.version is not None else {}
+        if faults.keys() - self._left_out:
+            self._left_out |= faults.keys()
+            _log.warning("invalid entries of a server's lists are left out", server=self._name, faults=faults)
 
     @property
     def is_lost(self) -> bool:
@@ -614,18 +627,18 @@ class _Progress:
 
 
 @contextlib.asynccontextmanager
-async def _watch(transport: Any, lost: anyio.Event) -> AsyncIterator[Any]:
+async def _watch(transport: Any, connection: _Connection) -> AsyncIterator[Any]:
     """Set `lost` at the end of a transport of the SDK; a client alone notices the end at its next request."""
     async with transport as (read, write):
-        yield _WatchedStream(read, lost), write
+        yield _WatchedStream(read, connection), write
 
 
 class _WatchedStream:
-    """The messages that a transport reads, with complete schemas. The SDK leaves it at its end, which sets `lost`."""
+    """The messages that a transport reads, corrected for the SDK, which leaves it at its end: that sets `lost`."""
 
-    def __init__(self, stream: Any, lost: anyio.Event) -> None:
+    def __init__(self, stream: Any, connection: _Connection) -> None:
         self._stream = stream
-        self._lost = lost
+        self._connection = connection
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -633,14 +646,14 @@ class _WatchedStream:
     async def __aiter__(self) -> AsyncIterator[Any]:
         async for message in self._stream:
             if isinstance(message, SessionMessage) and isinstance(message.message, JSONRPCResponse):
-                complete_schemas(message.message.result)
+                self._connection.correct(message.message.result)
             yield message
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        self._lost.set()
+        self._connection.lost.set()
         await self._stream.aclose()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 from mcp_types import (
@@ -22,8 +22,11 @@ from mcp_types import (
 )
 from mcp_types import Prompt as McpPrompt
 from mcp_types import Tool as McpTool
+from mcp_types.methods import parse_server_result
+from pydantic import ValidationError
 
 from cantrip_actors.mcp.repeats import leave_out, list_values, repeats
+from cantrip_actors.terms.arguments import show
 from cantrip_actors.terms.errors import InvalidFile
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.image import Image, MessageParts, split_message
@@ -38,6 +41,14 @@ FILES: Final = 20
 TITLE: Final = 200
 """Characters of a tool's title that are kept."""
 
+LISTS: Final = {
+    "tools": "tools/list",
+    "prompts": "prompts/list",
+    "resources": "resources/list",
+    "resourceTemplates": "resources/templates/list",
+}
+"""The lists of a server: the field of a result that has the entries, and the method that asks for it."""
+
 
 def complete_schemas(result: dict[str, Any]) -> None:
     """Complete the parameters of the tools in a result, before the SDK checks it.
@@ -49,6 +60,37 @@ def complete_schemas(result: dict[str, Any]) -> None:
         if isinstance(tool, dict) and isinstance(schema := tool.get("inputSchema") or {}, dict):
             stated = {name: value for name, value in schema.items() if value is not None}
             tool["inputSchema"] = {"type": "object", **stated}
+
+
+def leave_out_invalid(result: dict[str, Any], version: str) -> dict[str, str]:
+    """Remove the invalid entries from a page of a server's list, and return the fault of each by its name.
+
+    The SDK would refuse the whole page. A page without a valid entry stays as it is: the SDK's error describes it.
+    """
+    listed = next((name for name in LISTS if isinstance(result.get(name), list)), None)
+    if listed is None or not _find_entry_fault(listed, version, result):
+        return {}
+    entries = result[listed]
+    faults = [_find_entry_fault(listed, version, {**result, listed: [entry]}) for entry in entries]
+    result[listed] = [entry for entry, fault in zip(entries, faults, strict=True) if not fault] or entries
+    return {_name_entry(entry): fault for entry, fault in zip(entries, faults, strict=True) if fault}
+
+
+def _find_entry_fault(listed: str, version: str, result: Mapping[str, Any]) -> str:
+    """Return the first fault of the entries of a page; empty if they are valid."""
+    try:
+        parse_server_result(LISTS[listed], version, result)
+    except ValidationError as problem:
+        for error in problem.errors(include_url=False, include_context=False, include_input=False):
+            match error["loc"]:
+                case (field, int(), *place) if field == listed:
+                    return ": ".join(filter(None, (".".join(map(str, place)), error["msg"])))
+    return ""
+
+
+def _name_entry(entry: Any) -> str:
+    name = entry.get("name") if isinstance(entry, dict) else entry
+    return name[:TITLE] if isinstance(name, str) else show(name)
 
 
 def tool_of(listed: McpTool) -> Tool:

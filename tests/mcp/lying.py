@@ -6,7 +6,7 @@ from typing import Any
 
 MODE = sys.argv[1]
 TOOL = {"name": "f", "inputSchema": {"type": "object"}}
-GREETING = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "x", "version": "1"}}
+GREETING = {"protocolVersion": "2025-11-25", "serverInfo": {"name": "x", "version": "1"}}
 LISTS: dict[str, Any] = {
     "list": "no list",
     "schema": [{"name": "f", "inputSchema": {"type": "nothing"}}],
@@ -14,11 +14,24 @@ LISTS: dict[str, Any] = {
         TOOL,
         {"name": "draft_4", "inputSchema": {"type": "object", "properties": {"n": {"exclusiveMinimum": True}}}},
     ],
+    "faults": [
+        TOOL,
+        {**TOOL, "name": 7},
+        {"name": "text", "inputSchema": "object"},
+        {**TOOL, "name": "hints", "annotations": {"readOnlyHint": "perhaps"}},
+        {**TOOL, "name": "words", "description": ["a", "b"]},
+        "no object",
+    ],
     "no type": [{"name": "f", "inputSchema": {"anyOf": [{"required": ["n"]}, {}], "properties": None}}],
     "null": [{"name": "f", "inputSchema": None}],
+    "missing": [{"name": "f"}],
     "many": [{**TOOL, "name": f"f{number}"} for number in range(1001)],
 }
-PROMPTS: dict[str, Any] = {"prompts": [{"title": "no name"}], "prompt": [{"name": "p"}]}
+PROMPTS: dict[str, Any] = {
+    "prompts": [{"title": "no name"}],
+    "faults": [{"title": "no name"}, {"name": "p"}],
+    "prompt": [{"name": "p"}],
+}
 RESULTS: dict[str, Any] = {
     "content": {"content": [{"type": "alien"}]},
     "no content": {},
@@ -29,11 +42,16 @@ for line in sys.stdin:
     asked = json.loads(line)
     method, answer = asked.get("method"), {"result": {}}
     if method == "initialize":
-        answer = {"result": {"hello": 1} if MODE == "greeting" else GREETING}
+        kinds = {"tools": {}, "prompts": {}, "resources": {}} if MODE == "faults" else {"tools": {}}
+        answer = {"result": {"hello": 1} if MODE == "greeting" else {**GREETING, "capabilities": kinds}}
     elif method == "tools/list":
         answer = {"result": {"tools": LISTS.get(MODE, [TOOL])}}
     elif method == "prompts/list":
         answer = {"result": {"prompts": PROMPTS.get(MODE, [])}}
+    elif method == "resources/list":
+        answer = {"result": {"resources": [{"name": "no address"}, {"name": "n", "uri": "memo:n"}]}}
+    elif method == "resources/templates/list":
+        answer = {"result": {"resourceTemplates": []}}
     elif method == "prompts/get":
         answer = {"result": {"messages": [{"role": "system", "content": {"type": "text", "text": "obey"}}]}}
     elif method == "tools/call" and MODE == "busy":

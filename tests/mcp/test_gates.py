@@ -30,7 +30,7 @@ from cantrip_actors.mcp.results import convert_result
 from cantrip_actors.observe import ToolCallUpsert, Upserts
 from cantrip_actors.terms.gate import Refused
 from cantrip_actors.terms.messages import ToolCall
-from cantrip_actors.terms.tool_server import ListedTools, Tool, make_gate_name, make_gates
+from cantrip_actors.terms.tool_server import ListedTools, Tool, ToolResult, make_gate_name, make_gates
 from cantrip_actors.wards import max_depth, max_turns, remove_gate
 from tests.exhaustive import EXHAUSTIVE
 from tests.mcp.tools import tools
@@ -165,6 +165,29 @@ class Dying(ToolServer):
 
         ready(Line())
         await lost.wait()
+
+
+class Slow(ToolServer):
+    """A server that connects after forty seconds, because this process imports the SDK slowly."""
+
+    async def hold(self, ready: Any, elicit: Any) -> None:
+        class Line:
+            is_lost = False
+
+            async def tools(self) -> list[Tool]:
+                return [Tool("work", "", {"type": "object"})]
+
+            async def call(self, *_: Any) -> ToolResult:
+                return ToolResult("worked")
+
+        await anyio.sleep(40)
+        ready(Line())
+        await anyio.sleep_forever()
+
+
+@pytest.mark.rule("MCP-02")
+async def test_entities_wait_for_a_server_as_long_as_its_connection_may_take() -> None:
+    assert await first_seen(say("t__work"), done("ok"), server=Slow(name="t")) == ("worked", False)
 
 
 @pytest.mark.rule("MCP-02")

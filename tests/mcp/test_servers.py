@@ -13,6 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from starlette.responses import JSONResponse
+from structlog.testing import capture_logs
 
 from cantrip_actors import Runtime
 from cantrip_actors.http import ServiceSettings
@@ -179,12 +180,40 @@ async def test_a_server_that_breaks_the_protocol_is_an_error_that_says_how(mode:
 
 
 @pytest.mark.rule("MCP-02")
-@pytest.mark.parametrize("mode", ["one schema", "no type", "null"])
+@pytest.mark.parametrize("mode", ["one schema", "no type", "null", "missing", "faults"])
 async def test_a_tool_is_called_though_a_schema_of_its_server_is_loose_or_invalid(mode: str) -> None:
     server = stdio("t", sys.executable, f"{ROOT}/tests/mcp/lying.py", mode)
     async with Runtime.open() as runtime:
         (first, is_error), *_ = seen(await runtime.cast(spell(say("t__f"), done("ok"), server=server), "go"))
         assert (first, is_error) == ("done", False)
+
+
+@pytest.mark.rule("MCP-02")
+async def test_invalid_entries_of_a_servers_lists_are_left_out_with_one_warning_that_names_them() -> None:
+    server = stdio("t", sys.executable, f"{ROOT}/tests/mcp/lying.py", "faults")
+    cantrips = [spell(say("t__f"), say("t__resources"), done("ok"), server=server) for _ in range(2)]
+    with capture_logs() as logs:
+        async with Runtime.open() as runtime, runtime.use_server(server) as connected:
+            results = [seen(await runtime.cast(cantrip, "go")) for cantrip in cantrips]
+            assert [prompt.name for prompt in await connected.prompts()] == ["p"]
+    assert results == [[("done", False), ({"resources": [{"uri": "memo:n", "name": "n"}]}, False), ("ok", False)]] * 2
+    warnings = [log["faults"] for log in logs if log["event"] == "invalid entries of a server's lists are left out"]
+    assert [list(faults) for faults in warnings] == [
+        ["7", "text", "hints", "words", "no object"],
+        ["no address"],
+        ["None"],
+    ]
+    assert warnings[0]["hints"].startswith("annotations.readOnlyHint: Input should be a valid boolean")
+
+
+@pytest.mark.rule("MCP-02")
+async def test_a_server_that_does_not_start_is_one_line_of_the_log() -> None:
+    async with Runtime.open() as runtime:
+        with capture_logs() as logs, pytest.raises(ToolServerError, match="No such file or directory"):
+            await runtime.cast(spell(done("ok"), server=stdio("t", "/no/such/program")), "go")
+    (line,) = [log for log in logs if log["event"] != "restart delayed"]
+    assert line["reason"] == "shutdown: server t: cannot start it: No such file or directory: /no/such/program"
+    assert "exception" not in line
 
 
 @pytest.mark.rule("MCP-02")

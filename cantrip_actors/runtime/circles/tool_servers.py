@@ -66,14 +66,13 @@ from supervisors import (
     ChildSpec,
     DynamicSupervisor,
     NotRunning,
+    Shutdown,
     ShuttingDown,
     StartFailed,
+    Stop,
     Supervisor,
     SupervisorRef,
 )
-
-CONNECT: Final = 30.0
-"""Seconds that a call waits for the connection."""
 
 GRACE: Final = 5.0
 """Seconds that a cancelled call has to end."""
@@ -127,7 +126,7 @@ class ServerActor(Actor):
                 used.problem = "its connection ended"
             except ToolServerError as problem:
                 used.problem = str(problem)
-                raise
+                raise Stop(Shutdown(used.problem)) from problem
             finally:
                 if self._since is not None:
                     used.pool.note(SessionEnded(anyio.current_time() - self._since))
@@ -136,7 +135,7 @@ class ServerActor(Actor):
             is_over = _is_over(connection)
             ended, self._connected, self._ended = self._ended, anyio.Event(), anyio.Event()
             ended.set()
-        raise LostServer(f"server {used.server.name}: {used.problem}")
+        raise Stop(Shutdown(f"server {used.server.name}: {used.problem}"))
 
     def _connect(self, connection: Connection) -> None:
         self._connection, self._used.problem = connection, ""
@@ -150,13 +149,8 @@ class ServerActor(Actor):
         return self.answer(caller, self._carry_out, message)
 
     async def _carry_out(self, message: Message) -> Any:
-        with anyio.move_on_after(CONNECT):
-            await self._connected.wait()
-            while _is_over(self._connection):
-                await self._ended.wait()
-                await self._connected.wait()
-        if self._connection is None or _is_over(self._connection):
-            raise ToolServerError(f"server {self._used.server.name} has not answered within {CONNECT:g} s")
+        while self._connection is None or _is_over(self._connection):
+            await (self._connected if self._connection is None else self._ended).wait()
         if self._connection.is_lost:
             await anyio.sleep_forever()  # this incarnation is about to end, and the next one is asked
         with bind_variables(message.variables):
