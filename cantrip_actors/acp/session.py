@@ -71,7 +71,7 @@ from cantrip_actors.records.records import Record
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.face.run import RunEvents, follow_through_outages
 from cantrip_actors.runtime.face.work import list_open_work, wait_through_outages
-from cantrip_actors.runtime.loom.outage_log import repeat_through_outages
+from cantrip_actors.runtime.loom.outage_log import repeat_through_outages, write_through_outages
 from cantrip_actors.runtime.people.utterances import find_newest_work, reply, rest
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
 from cantrip_actors.terms.messages import as_text
@@ -224,22 +224,18 @@ class EditorSession:
         self._forks = max(self._forks, len(entities) - 1)
 
     async def _work(self, prompt: EditorPrompt, cancels: int) -> str:
-        await self.refresh()
-        is_first = not await self._read_has_begun()
-        if self._fork_at is not None:
-            self._forks += 1
-        if is_first:
-            await self.tell({"sessionUpdate": "session_info_update", "title": title_of(prompt.text)})
         episode = refusal = None
         try:
-            work, after = await self._give(prompt)
-            wait = partial(self._rest, work, work.cancel, cancels)
-            episode = await self._show(work.events(after, deltas=True), wait)
+            work, after = await write_through_outages(partial(self._give, prompt), lambda: self._cancels <= cancels)
+            events = work.events(after, deltas=True)  # before anything else is awaited: they begin now
+            if not (work.key or self._forks):  # the first intent of the session
+                await self.tell({"sessionUpdate": "session_info_update", "title": title_of(prompt.text)})
+            episode = await self._show(events, partial(self._rest, work, work.cancel, cancels))
         except* CantripError as errors:
             refusal = _to_request_error(errors)
             refusal.__cause__ = errors
-        if refusal is not None:  # raised in `except*`, it would be in a group with Python 3.11.3 and older
-            raise refusal
+        if refusal is not None and self._cancels <= cancels:
+            raise refusal  # in `except*`, it would be in a group with Python 3.11.3 and older
         if episode is None:
             return "cancelled"
         if isinstance(episode, Request):  # the next prompt is the reply
@@ -331,6 +327,7 @@ class EditorSession:
         """Give the entity the prompt as its intent, or as the reply that it waits for; return the work, and the id of
         the event after which its answer begins, if that is not its first one.
         """
+        await self.refresh()
         return await self._reply(prompt) or (await self._begin(prompt), None)
 
     async def _reply(self, prompt: EditorPrompt) -> tuple[Work, str] | None:
@@ -341,7 +338,8 @@ class EditorSession:
         after = EventId(await self.runtime.read(partial(self._count_records, entity.id)), END_OF_RECORD)
         if await reply(self.runtime, entity.id, prompt.intent, by=self.by, door=self.door) is None:
             return None
-        return await self.runtime.read(partial(find_newest_work, self.runtime, entity)), str(after)
+        find = partial(self.runtime.read, partial(find_newest_work, self.runtime, entity))
+        return await repeat_through_outages(find), str(after)
 
     def _count_records(self, entity_id: str) -> int:
         return len(self.runtime.loom.records(entity_id))
@@ -353,6 +351,8 @@ class EditorSession:
         """
         cantrip, folds, fork_at = self.cantrip(), self._folds, self._fork_at
         self._folds, self._fork_at = False, None
+        if fork_at is not None:
+            self._forks += 1
         try:
             return await self._begin_at(fork_at, cantrip, prompt)
         except CantripError:
@@ -387,7 +387,8 @@ class EditorSession:
         entity = await self.runtime.read(lambda: self.runtime.get_entity(self.entity_id, cantrip=cantrip))
         was_busy = await self.runtime.read(lambda: self.runtime.loom.state(entity.id) != "idle")
         work = await entity.post(prompt.intent, context=context or None, by=self.by)
-        if was_busy and await self.runtime.read(lambda: work.state == "waiting"):
+        read_state = partial(self.runtime.read, lambda: work.state)
+        if was_busy and await repeat_through_outages(read_state) == "waiting":
             await self.tell(make_chunk("agent_thought_chunk", WAITS, uuid.uuid4().hex))
         return work
 

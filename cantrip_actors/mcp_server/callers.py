@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from cantrip_actors import Cantrip, CantripError, Loom, Runtime
+from cantrip_actors.runtime.loom.outage_log import repeat_through_outages
 
 T = TypeVar("T")
 
@@ -40,8 +42,8 @@ class McpCaller:
     page: str | None = None
 
     async def read(self, work: Callable[[], T]) -> T:
-        """Return the result of `work`, which reads the loom, as `Runtime.read`."""
-        return await self.runtime.read(work)
+        """Return the result of `work`, which reads the loom, as `Runtime.read`; wait while that cannot be reached."""
+        return await repeat_through_outages(partial(self.runtime.read, work))
 
     @property
     def loom(self) -> Loom:

@@ -89,7 +89,7 @@ class ToolCallRun:
         except anyio.get_cancelled_exc_class():
             # the closed runtime has ended the entity, or suspended it for the next process
             with anyio.CancelScope(shield=True), suppress(RuntimeClosed):
-                if self._owns_work and not await self._caller.read(self._work.work.requests):
+                if self._owns_work and not await self._caller.runtime.read(self._work.work.requests):
                     await self._work.cancel("the MCP client cancelled the call")
             raise
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Any, Final
 
@@ -31,6 +32,7 @@ from cantrip_actors.mcp_server.tools import (
 )
 from cantrip_actors.mcp_server.work import ToolWork, UnknownWork, error_result
 from cantrip_actors.runtime.events.instrument import Instrument, Served
+from cantrip_actors.runtime.loom.outage_log import write_through_outages
 from cantrip_actors.terms.problems import describe
 from cantrip_actors.user_code.threads import run_for_client
 
@@ -125,7 +127,8 @@ class _Handlers:
             return await ToolCallRun(caller, context, work, seen_ids).answer(params.input_responses)
         try:
             arguments: Any = offer.arguments.model_validate(params.arguments or {})
-            work = await ToolWork.begin(caller, offer, arguments, survives=has_tasks(context))
+            begin = partial(ToolWork.begin, caller, offer, arguments, survives=has_tasks(context))
+            work = await write_through_outages(begin)
         except ValidationError as error:
             return _explain_faults(params, offer.arguments, error)
         except CantripError as error:

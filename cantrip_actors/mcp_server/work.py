@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from mcp import types
 
@@ -12,13 +12,10 @@ from cantrip_actors import CantripError, Entity, InvalidIntent, Request, Work
 from cantrip_actors.mcp_server.callers import McpCaller
 from cantrip_actors.mcp_server.tools import CONTINUE, CastArguments, ForkArguments, Offer, SendArguments
 from cantrip_actors.runtime.face.work import wait_through_outages
-from cantrip_actors.runtime.loom.outage_log import repeat_through_outages
 from cantrip_actors.terms.cut_off import note_cut_off
 from cantrip_actors.terms.image import select_pictures
 from cantrip_actors.terms.messages import as_text
 from cantrip_actors.terms.outcome import Outcome
-
-T = TypeVar("T")
 
 CANCELLED: Final = frozenset({"cancelled", "interrupted", "abandoned", "parent_ended"})
 """The reasons of cancelled episodes."""
@@ -98,13 +95,10 @@ class ToolWork:
             await wait_through_outages(self.work)
         except CantripError as error:
             why = self._caller.redact(str(error))
-            return await self._read(lambda: self.result() or error_result(why, self._facts(None)))
-        result = await self._read(self.result)
+            return await self._caller.read(lambda: self.result() or error_result(why, self._facts(None)))
+        result = await self._caller.read(self.result)
         assert result is not None, "an episode that was waited for is in the loom"
         return result
-
-    async def _read(self, read: Callable[[], T]) -> T:
-        return await repeat_through_outages(partial(self._caller.read, read))
 
     def outcome(self) -> Outcome | None:
         """Return how its episode ended; None while it has not."""
@@ -186,7 +180,7 @@ class ToolWork:
         """Cancel unfinished work: a later intent is withdrawn or ends with its episode, a first one with its entity."""
         if self.work.key:
             await self.work.cancel(reason, now=True, by=self._caller.by)
-        elif await self._caller.read(self.outcome) is None:
+        elif await self._caller.runtime.read(self.outcome) is None:
             await self.work.entity.stop(reason, by=self._caller.by)
 
 

@@ -14,7 +14,7 @@ import pytest
 from cantrip_actors import Call, Node, Runtime
 from tests.acp.editors import Editor, edited, helper
 from tests.acp.test_sessions import chooses, new
-from tests.runtime.test_outages import failing
+from tests.runtime.test_outages import ALL_METHODS, failing
 
 
 @asynccontextmanager
@@ -206,6 +206,41 @@ async def test_an_editor_shows_the_calls_of_its_prompt_after_its_loom_was_away(t
             await anyio.sleep(2)
         assert await second.end(prompt) == {"stopReason": "end_turn"}
         assert list_calls(second) == [("in_progress", None), ("completed", "slept")]
+
+
+@pytest.mark.rule("ACP-10", "N-71")
+@pytest.mark.parametrize(("length", "methods"), [(3, ALL_METHODS), (90, ALL_METHODS), (3, ("append", "post"))])
+@pytest.mark.parametrize("before", [[], ["hello"], ["hello", "/undo"], ["hello", "more", "/undo"]])
+async def test_a_prompt_that_is_sent_while_the_loom_is_away_is_answered_once_it_is_back(
+    tmp_path: Path, length: float, methods: tuple[str, ...], before: list[str]
+) -> None:
+    url, recipe = f"sqlite:{tmp_path / 'loom.db'}", helper()
+    async with Runtime.open(url, cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
+        session = await new(editor)
+        for text in before:
+            await editor.prompt(session, text)
+        with failing(runtime._tree.store, *methods):
+            prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": "and now"})
+            await anyio.sleep(length)
+        assert await editor.end(prompt) == {"stopReason": "end_turn"}
+        number = 1 + before.count("hello") + before.count("more") - before.count("/undo")
+        assert editor.text().endswith(f"and now is number {number}")
+        assert await editor.prompt(session, "then") == "end_turn"
+        assert editor.text().endswith(f"then is number {number + 1}")
+
+
+@pytest.mark.rule("ACP-10", "N-71")
+async def test_a_prompt_that_is_cancelled_while_the_loom_is_away_ends_as_cancelled(tmp_path: Path) -> None:
+    url, recipe = f"sqlite:{tmp_path / 'loom.db'}", helper()
+    async with Runtime.open(url, cantrips=[recipe]) as runtime, edited(recipe, runtime=runtime) as editor:
+        session = await new(editor)
+        with failing(runtime._tree.store, *ALL_METHODS):
+            prompt = await editor.begin("session/prompt", {"sessionId": session, "prompt": "unwanted"})
+            await anyio.sleep(3)
+            await editor.tell("session/cancel", sessionId=session)
+            assert await editor.end(prompt) == {"stopReason": "cancelled"}
+        assert await editor.prompt(session, "wanted") == "end_turn"
+        assert editor.text().endswith("wanted is number 1")
 
 
 @pytest.mark.rule("ACP-10", "N-71")

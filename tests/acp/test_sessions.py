@@ -15,6 +15,7 @@ from cantrip_actors import Cantrip, Circle, LoomError, Runtime, ask_first, gate,
 from cantrip_actors.acp.editor import Capabilities, Editor
 from cantrip_actors.acp.jsonrpc import NOT_FOUND, RequestError
 from cantrip_actors.gates import write
+from cantrip_actors.loom import Unsure
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.stream.wire import FinalFunctionCall, ItemDone, ItemStart
 from cantrip_actors.wards import max_turns
@@ -696,7 +697,7 @@ async def test_the_prompt_after_one_that_could_not_go_back_goes_back(
     monkeypatch: pytest.MonkeyPatch, command: str, method: str, number: int
 ) -> None:
     async def fail(*_args: Any, **_named: Any) -> Any:
-        raise LoomError("the disk is full")
+        raise Unsure("the answer was lost")
 
     async with edited(helper()) as editor:
         session = await new(editor)
@@ -705,7 +706,7 @@ async def test_the_prompt_after_one_that_could_not_go_back_goes_back(
             await editor.prompt(session, text)
         with monkeypatch.context() as patched:
             patched.setattr(Runtime, method, fail)
-            with pytest.raises(Refused, match="the disk is full"):
+            with pytest.raises(Refused, match="the answer was lost"):
                 await editor.prompt(session, "lost")
         await editor.prompt(session, "again")
         assert editor.text().endswith(f"again is number {number}")

@@ -17,7 +17,7 @@ from cantrip_actors.mcp_server.tools import offers_of
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.wards import max_turns, require_done_tool
 from tests.mcp_server.clients import ERAS, connected, helper
-from tests.runtime.test_outages import failing
+from tests.runtime.test_outages import ALL_METHODS, failing
 
 pytestmark = pytest.mark.parametrize("era", ERAS)
 
@@ -168,6 +168,33 @@ async def test_the_progress_of_each_turn_is_reported_after_the_loom_was_away(era
             with failing(runtime._tree.store, "standing", "tip", "records"):
                 await anyio.sleep(2)
     assert turns == ["turn 2", "turn 3"]
+
+
+@pytest.mark.rule("MCP-13", "N-71")
+@pytest.mark.parametrize(("length", "methods"), [(3, ALL_METHODS), (90, ALL_METHODS), (3, ("append", "post"))])
+@pytest.mark.parametrize("tool", ["helper", "helper_send", "helper_send to a new one", "helper_fork"])
+async def test_a_call_that_is_made_while_the_loom_is_away_is_answered_once_it_is_back(
+    era: str, tmp_path: Path, length: float, methods: tuple[str, ...], tool: str
+) -> None:
+    url, offered = f"sqlite:{tmp_path / 'loom.db'}", helper()
+    async with (
+        Runtime.open(url, cantrips=[offered]) as runtime,
+        connected(era, [offered], runtime=runtime) as (client, _),
+    ):
+        entity = await runtime.invoke(offered, "begin")
+        await entity.episode()
+        more = {"helper_send": {"entity_id": entity.id}, "helper_fork": {"at": entity.id}}.get(tool, {})
+        results: list[Any] = []
+
+        async def call() -> None:
+            results.append(await client.call_tool(tool.partition(" ")[0], {"intent": "nap 2", **more}))
+
+        async with anyio.create_task_group() as tasks:
+            with failing(runtime._tree.store, *methods):
+                tasks.start_soon(call)
+                await anyio.sleep(length)
+        assert not results[0].is_error, results
+        assert len([turn for id in runtime.loom.entities() for turn in runtime.loom.turns(id)]) == 3
 
 
 @pytest.mark.rule("MCP-13", "N-71")

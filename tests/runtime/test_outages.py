@@ -42,6 +42,10 @@ async def opened(url: str, desk: Cantrip = DESK) -> AsyncIterator[tuple[Runtime,
         yield runtime, runtime._tree.store
 
 
+ALL_METHODS = ("append", "post", "records", "facts", "newest", "tip", "standing", "life", "find_mail", "named", "claim")
+"""The methods of a store that fail during an outage."""
+
+
 @contextmanager
 def failing(store: Any, *names: str) -> Iterator[None]:
     """A block in which these methods of a store cannot reach it."""

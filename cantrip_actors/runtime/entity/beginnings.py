@@ -34,7 +34,7 @@ from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.terms.arguments import check_choice, check_kind, check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.errors import CantripUnknown, EntityEnded, InvalidCantrip, NameTaken, Withdrawn
+from cantrip_actors.terms.errors import CantripUnknown, EntityEnded, InvalidCantrip, LoomError, NameTaken, Withdrawn
 from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
 
@@ -396,7 +396,7 @@ class Beginnings:
                 tree.scheduler.note_name()
             if waits:
                 await cell.wait_until_begun()
-                if cell.error is not None and not await tree.in_store(partial(tree.loom.has, cell.entity_id)):
+                if cell.error is not None and not await self._has_log(cell.entity_id):
                     raise tree.guard.redact_error(cell.error)
         except anyio.get_cancelled_exc_class():
             if identity.key is None:  # the caller gets no handle, and the name must be free again
@@ -407,6 +407,13 @@ class Beginnings:
             if released is not None:
                 released.set()
         return entity
+
+    async def _has_log(self, entity_id: str) -> bool:
+        """Return whether an entity has a log; False if the loom cannot be read: the error of its writer says more."""
+        try:
+            return await self._tree.in_store(partial(self._tree.loom.has, entity_id))
+        except LoomError:
+            return False
 
     def _expect_first(self, cell: Cell) -> Waiter | None:
         """Return a waiter for the first episode of a long-lived entity: a handle may ask for it much later."""

@@ -67,3 +67,21 @@ async def repeat_through_outages(work: Callable[[], Awaitable[T]]) -> T:
             if not is_outage(error):
                 raise
         await anyio.sleep(LOOK)
+
+
+async def write_through_outages(work: Callable[[], Awaitable[T]], is_wanted: Callable[[], bool] = lambda: True) -> T:
+    """Return the result of `work`, which ends with a write; it is repeated while it is wanted and has written nothing.
+
+    Raises Unsure if the loom may have the write.
+    """
+    has_waited = False
+    while True:
+        try:
+            return await work()
+        except LoomError as error:
+            if not is_outage(error) or isinstance(error, Unsure) or not is_wanted():
+                raise
+            if not has_waited:
+                _log.warning("an intent waits until the loom answers", error=str(error))
+            has_waited = True
+        await anyio.sleep(LOOK)
