@@ -144,13 +144,18 @@ class DispatchCompanion(Companion):
 
     async def ends(self, here: Here, outcome: Any) -> None:
         """End a dispatch that the entity did not end itself, according to how its episode ended."""
+        await self.settle(here, make_ending(outcome.reason, outcome.summary or outcome.error or outcome.reason))
+
+    async def settle(self, here: Here, ending: StatusChanged) -> Record:
+        """Write the status in which an episode has left the dispatch, unless its entity has set one."""
         record = await self.read()
-        if record.status == "queued":  # a ward ended it before it could become active
+        if record.status == "queued":  # it ended before it could become active
             record = await self.start(here)
         if record.status != "active":
-            return
-        why = outcome.summary or outcome.error or outcome.reason
-        await self.write(make_ending(outcome.reason, why), by="supervisor")
+            return record
+        if self._token is None:  # its entity has run in another process
+            self._token = record.token
+        return await self.write(ending, by="supervisor")
 
     def clear_checkpoint(self) -> None:
         """Reset the count, because a progress entry became durable. Nothing else clears a checkpoint."""

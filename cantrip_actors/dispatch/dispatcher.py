@@ -6,8 +6,9 @@
         record = await dispatcher.run(record.id, cantrip)
 
 The entity of a dispatch is long-lived and has the dispatch's id as its name, so that a dispatch that was blocked and
-unblocked continues where it was. The dispatcher has no state of its own: it reads the logs for what there is to do and
-the loom for how entities ended, so that any process that has both can take over.
+unblocked continues where it was. Each time that a dispatch is queued, its entity gets one intent, whose key names the
+entry of the log that queued it. So the first run, a run after a crash and a run in another process are the same: they
+send that intent again, and get the one episode that it has in the loom. The dispatcher has no state of its own.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ from cantrip_actors import (
     Cantrip,
     CantripError,
     CrystalError,
+    DependenciesUnknown,
     Entity,
     EntityCrashed,
     EntityEnded,
+    Episode,
     Forgotten,
     Gate,
     Here,
-    NameTaken,
     Runtime,
-    UnknownEntity,
 )
 from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, make_ending
 from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
-from cantrip_actors.dispatch.errors import DispatchError, RunsElsewhere
-from cantrip_actors.dispatch.events import Approved, PhaseApproved, Recovered, StatusChanged, Unblocked
+from cantrip_actors.dispatch.errors import DispatchError
+from cantrip_actors.dispatch.events import Recovered, StatusChanged
 from cantrip_actors.dispatch.log import Dispatches, delete_dispatch, read_trusted_records
 from cantrip_actors.dispatch.orchestrator_gates import make_orchestrator_gates
 from cantrip_actors.dispatch.overlap import overlaps, startable
@@ -152,7 +153,7 @@ class Dispatcher:
 
     def gates(self, cantrip: CantripFor) -> tuple[Gate, ...]:
         """Return the gates of an orchestrator whose workers have `cantrip`: `dispatch`, `dispatch_batch`, `unblock`."""
-        return make_orchestrator_gates(self.log, partial(self._run_or_follow, cantrip=cantrip))
+        return make_orchestrator_gates(self.log, partial(self.run, cantrip=cantrip))
 
     # Running
 
@@ -162,47 +163,31 @@ class Dispatcher:
         """Run a dispatch until it is over or blocked, and return its record as it is then.
 
         A dispatch that waits for an approval, or is blocked, is returned as it is; with `wait` this waits for it. A
-        run that a crash interrupted is resumed. With another cantrip than before, the entity moves to that one; while
-        it is at work in this process, that is refused. A dispatch that an entity of another loom runs is refused; if
-        that loom is lost, `take_over` starts a new entity, and the old one can write no more.
+        run that a crash interrupted is resumed; one in another process is waited for, and resumed if that process dies.
+        With another cantrip than before, the entity moves to that one; while it is at work in this process, that is
+        refused. A dispatch that an entity of another loom runs is refused; if that loom is lost, `take_over` starts a
+        new entity, and the old one can write no more.
 
-        Raises UnknownDispatch, TamperedRecord, DispatchError where another entity or process runs it or one with the
-        same outputs, LoomError where the loom cannot write; and as `Runtime.invoke` for an invalid cantrip.
+        Raises UnknownDispatch, TamperedRecord, DispatchError where an entity of another loom runs it or another
+        dispatch has the same outputs, LoomError where the loom cannot write; and as `Runtime.ensure` for an invalid
+        cantrip.
         """
         while True:
             record = await self.log.read_soon(dispatch_id)
             if record.status == "blocked" and record.released:
                 record = await self._append(record, StatusChanged("queued"), by="orchestrator")
-            if record.terminal or (record.status != "active" and not startable([record])):
-                await self._finish_entity(record, cantrip)
-                if record.terminal or not wait:
-                    return record
-                await self._wait_for_change(record)
-                continue
-            record = await self._run(record, cantrip, take_over=take_over)
+            is_due = record.status == "active" or bool(startable([record]))
+            if is_due or await self._runtime.read(partial(self._is_at_work, record.id)):
+                record = await self._run(record, cantrip, take_over=take_over)
             if record.terminal or not wait:
                 return record
+            if not is_due:
+                await self._wait_for_change(record)
 
-    async def _run_or_follow(self, dispatch_id: str, cantrip: CantripFor) -> Record:
-        """Run a dispatch as `run` does; while another process runs it, wait, and continue it if that process dies."""
-        while True:
-            try:
-                return await self.run(dispatch_id, cantrip)
-            except RunsElsewhere:
-                await anyio.sleep(self._poll)
-
-    async def _finish_entity(self, record: Record, cantrip: CantripFor) -> None:
-        """Run an entity to its end whose process died after the status was set and before `done`."""
-        entity, state = await self._runtime.read(partial(self._find_entity, record))
-        if entity is not None and not entity.loaded and state in AT_WORK:
-            with suppress(Held, EntityEnded):  # the process that runs it ends it, or has just ended it
-                entity = await self._runtime.resume(entity.id, cantrip=self._make_worker_cantrip(record, cantrip))
-                await entity.episode()
-
-    def _find_entity(self, record: Record) -> tuple[Entity | None, str]:
-        """Return the entity of a dispatch, and its state; None and "" if it has none. Reads the loom."""
-        entity = self._runtime.entity(record.id)
-        return entity, "" if entity is None else self._runtime.loom.state(entity.id)
+    def _is_at_work(self, dispatch_id: str) -> bool:
+        """Return whether the entity of a dispatch has an episode that has not ended. Reads the loom."""
+        entity = self._runtime.entity(dispatch_id)
+        return entity is not None and self._runtime.loom.state(entity.id) in AT_WORK
 
     def _make_worker_cantrip(self, record: Record, cantrip: CantripFor) -> Cantrip:
         base = cantrip if isinstance(cantrip, Cantrip) else cantrip(record.contract)
@@ -213,28 +198,18 @@ class Dispatcher:
         return DispatchCompanion(self.log, dispatch_id, loom, effectful=self._effectful, strict=self._strict)
 
     async def _run(self, record: Record, cantrip: CantripFor, *, take_over: bool) -> Record:
-        if record.status == "active":
-            ended = await self._end_orphan(record, take_over=take_over)
-            if ended is not None:
-                return ended
         worker = self._make_worker_cantrip(record, cantrip)
         await self._refuse_overlap(record)
         self._running.append(record.contract)
         try:
-            await self._run_episode(record, worker)
-        except (Held, NameTaken) as error:
-            raise RunsElsewhere(f"{record.id} is run by another process: {error}") from error
-        except CrystalError as error:  # its companion has recorded the error
-            _log.warning("the crystal of a dispatched entity failed", dispatch=record.id, why=str(error))
-        except EntityCrashed as crash:
-            if crash.__cause__ is None:  # a part of the tree ended with it: it can be resumed
-                raise
-            if isinstance(crash.__cause__, DispatchError):  # the record is the reason: nothing is written to it
-                raise crash.__cause__ from crash
-            return await self._fail(record.id, crash)
+            entity = await self._find_entity(record, worker, take_over=take_over)
+            ending = await self._run_episode(record, entity, worker)
         finally:
             self._running.remove(record.contract)
-        return await self.log.read_soon(record.id)
+        after = await self.log.read_soon(record.id)
+        if after.queued != record.queued:
+            return after
+        return await self._make_companion(record.id).settle(Here(entity.id, record.id), ending)
 
     async def _refuse_overlap(self, record: Record) -> None:
         """Raise DispatchError if another dispatch is writing the same outputs, here or in another process.
@@ -250,57 +225,58 @@ class Dispatcher:
             if is_other and (clashes := overlaps([other, record.contract])):
                 raise DispatchError(f"{record.id} cannot start while {other.dispatch_id} is active: {clashes[0]}")
 
-    async def _end_orphan(self, record: Record, *, take_over: bool) -> Record | None:
-        """End an active dispatch whose entity has ended, because its process died before it wrote that.
-
-        Return None if its entity continues, or a new one begins.
-        """
-        runner, loom = record.runner, self._runtime.loom
-        try:
-            state, outcome = await self._runtime.read(lambda: (loom.state(runner), loom.outcome(runner)))
-        except UnknownEntity as unknown:
+    async def _find_entity(self, record: Record, worker: Cantrip, *, take_over: bool) -> Entity:
+        """Return the entity that runs a dispatch, made if none does, with the cantrip of this run."""
+        runtime = self._runtime
+        if record.status == "active":
+            entity = await runtime.read(partial(runtime.find, record.runner, cantrip=worker))
+            if entity is not None:
+                return entity
             if not take_over:
                 raise DispatchError(
-                    f"{record.id} is run by entity {runner}, which is not in this loom: open the loom that it is in; "
-                    "where that is lost, run it with take_over=True"
-                ) from unknown
+                    f"{record.id} is run by entity {record.runner}, which is not in this loom: open the loom that it "
+                    "is in; where that is lost, run it with take_over=True"
+                )
             await self._append(record, Recovered("its entity is in no loom any more, and another one begins"))
-            return None
-        if state in AT_WORK:
-            return None
-        ending = state if state != "idle" or outcome is None else outcome.reason
-        return await self._append(record, make_ending(ending, "its process ended before that was written down"))
+        entity = await runtime.ensure(record.id, worker)
+        # a cantrip that the runtime offers under the name of the worker's is not this contract's
+        return await runtime.read(partial(runtime.get_entity, entity.id, cantrip=worker))
 
-    async def _run_episode(self, record: Record, worker: Cantrip) -> None:
-        """Run an episode of its entity: a new one, an interrupted one, or one that waits for an intent."""
-        entity, state = await self._runtime.read(partial(self._find_entity, record))
-        if entity is None:
-            entity = await self._runtime.invoke(worker, record.contract.intent, name=record.id)
-            await entity.episode()
-            return
-        if not entity.loaded:
-            entity = await self._runtime.resume(entity.id, cantrip=worker)
-        if state in AT_WORK:
+    async def _run_episode(self, record: Record, entity: Entity, worker: Cantrip) -> StatusChanged:
+        """Wait for the episode for which the dispatch was queued, in any process; return the status that follows."""
+        if entity.loaded and await self._runtime.read(partial(self._is_at_work, record.id)):
             header = await self._runtime.read(partial(self._runtime.loom.header_in_force, entity.id))
             if header.cantrip_id != worker.id:
                 raise DispatchError(
                     f"{record.id} is at work with another cantrip: "
                     "wait for the end of its episode, or run it with that one"
                 )
-            await entity.episode()
-            return
-        # a loaded entity moves to another cantrip first
-        handle = await self._runtime.read(partial(self._runtime.get_entity, entity.id, cantrip=worker))
-        await handle.send(_make_next_intent(record))
+        try:
+            episode = await self._send_intent(record, entity, worker)
+        except CrystalError as error:
+            _log.warning("the crystal of a dispatched entity failed", dispatch=record.id, why=str(error))
+            return make_ending("failed", str(error))
+        except EntityEnded as ended:
+            return make_ending("ended", str(ended))
+        except EntityCrashed as crash:
+            if crash.__cause__ is None:  # a part of the tree ended with it: it can be resumed
+                raise
+            if isinstance(crash.__cause__, DispatchError):  # the record is the reason: nothing is written to it
+                raise crash.__cause__ from crash
+            return make_ending("crashed", str(crash))
+        return make_ending(episode.reason, episode.summary or episode.reason)
 
-    async def _fail(self, dispatch_id: str, crash: EntityCrashed) -> Record:
-        """End a dispatch whose entity crashed too often for its supervisor."""
-        record = await self.log.read_soon(dispatch_id)
-        if record.terminal:
-            return record
-        if record.status == "queued":  # it crashed before it could become active
-            record = await self._make_companion(record.id).start(Here(crash.entity_id or "", record.id))
-        return await self._append(record, StatusChanged("failed", reason=str(crash)))
+    async def _send_intent(self, record: Record, entity: Entity, worker: Cantrip) -> Episode:
+        """Send the intent for which the dispatch was queued, perhaps again, and wait for its episode."""
+        while True:
+            if not entity.loaded:
+                with suppress(Held):  # another process runs it, and takes the intent
+                    await self._runtime.resume(entity.id, cantrip=worker)
+            try:
+                return await entity.send(_make_intent(record), key=f"queued by entry {record.queued.seq}")
+            except DependenciesUnknown:  # that process has died, and no other one has its writer
+                if entity.loaded:
+                    raise
 
     async def _append(self, record: Record, event: Any, *, by: Capacity = "supervisor") -> Record:
         """Write on behalf of its entity, under the entity's token."""
@@ -388,14 +364,15 @@ class Dispatcher:
         """Run a dispatch; if it cannot be run, log why and return None."""
         try:
             return await self.run(dispatch_id, cantrip)
-        except CantripError as error:  # for example because another process runs it
+        except CantripError as error:
             _log.error("a dispatch cannot be run", dispatch=dispatch_id, why=str(error))
             return None
 
 
-def _make_next_intent(record: Record) -> str:
-    """Return the intent for the entity of an unblocked dispatch; the contract's intent stays as it is."""
-    for entry in reversed(record.entries):
-        if isinstance(entry.event, (Approved, PhaseApproved, Unblocked)) and entry.event.note:
-            return f"Go on with your dispatch: {entry.event.note}"
-    return "Go on with your dispatch."
+def _make_intent(record: Record) -> str:
+    """Return the intent for the entity of a dispatch: the contract's, or after a blocker one to go on."""
+    match record.queued.event:
+        case StatusChanged(reason=note):
+            return f"Go on with your dispatch: {note}" if note else "Go on with your dispatch."
+        case _:
+            return record.contract.intent

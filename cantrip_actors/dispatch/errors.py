@@ -43,7 +43,3 @@ class UnknownDispatch(DispatchError, LookupError):
 
 class DispatchExists(DispatchError):
     """A dispatch with that id exists already; a contract is written once."""
-
-
-class RunsElsewhere(DispatchError):
-    """Another process runs this dispatch."""

@@ -68,6 +68,16 @@ class Record(Value, frozen=True):
         return self.entries[max(0, self.started - 1)].author
 
     @property
+    def queued(self) -> Entry:
+        """The entry that last queued it, other than a recovery: the contract, or the end of a blocker."""
+        return next(
+            entry
+            for entry in reversed(self.entries)
+            if isinstance(entry.event, e.Dispatched)
+            or (isinstance(entry.event, e.StatusChanged) and entry.event.status == "queued")
+        )
+
+    @property
     def terminal(self) -> bool:
         """Whether it is completed, failed or rejected."""
         return self.status in TERMINAL

@@ -1075,17 +1075,26 @@ async def slowly(context: Any) -> dict[str, Any]:
 class TestSecondProcess:
     """Two runtimes stand for two processes: they share a loom and the folder of the dispatches."""
 
-    async def test_a_run_of_a_dispatch_that_another_process_runs_is_refused(self, tmp_path: Path) -> None:
-        loom, made = f"sqlite:{tmp_path / 'loom.db'}", worker(slowly)
-        async with Runtime.open(loom) as one, Runtime.open(loom) as two, anyio.create_task_group() as tasks:
-            first, second = Dispatcher(one, folder(tmp_path)), Dispatcher(two, folder(tmp_path))
-            record = await first.dispatch(contract(), author="ada")
-            tasks.start_soon(first.run, record.id, made)
-            await anyio.sleep(50)
-            with pytest.raises(DispatchError, match="is run by another process"):
-                await second.run(record.id, made)
-            await anyio.sleep(100)
-            assert (await second.run(record.id, made)).status == "completed"
+    @pytest.mark.parametrize("dies", [False, True])
+    async def test_a_second_run_waits_for_the_first_process_and_resumes_the_dispatch_if_that_dies(
+        self, tmp_path: Path, dies: bool
+    ) -> None:
+        loom, made, records = f"sqlite:{tmp_path / 'loom.db'}", worker(slowly), list[Record]()
+        async with Runtime.open(loom) as two, anyio.create_task_group() as tasks:
+            second = Dispatcher(two, folder(tmp_path))
+            record = await second.dispatch(contract(), author="ada")
+
+            async def run_again() -> None:
+                records.append(await second.run(record.id, made))
+
+            async with Runtime.open(loom) as one, anyio.create_task_group() as first:
+                first.start_soon(Dispatcher(one, folder(tmp_path)).run, record.id, made)
+                await anyio.sleep(50)
+                tasks.start_soon(run_again)
+                await anyio.sleep(20 if dies else 100)
+                assert len(records) == (0 if dies else 1)
+                first.cancel_scope.cancel()
+        assert [(record.status, record.attempt) for record in records] == [("completed", 2 if dies else 1)]
 
     async def test_the_second_process_serves_other_dispatches_than_the_first(self, tmp_path: Path) -> None:
         loom, made = f"sqlite:{tmp_path / 'loom.db'}", worker(slowly)
