@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Final, Literal, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
@@ -75,7 +75,7 @@ _NO_SCHEMA: Final = (PydanticUserError, SchemaError, NameError, TypeError)
 
 
 def _make_schema(name: str, fields: Mapping[str, Any], others: Any) -> tuple[type[BaseModel], dict[str, Any]]:
-    if any(isinstance(hint, dict) for hint, _ in fields.values()):  # pydantic would take it for a schema of its core
+    if any(_has_dict(hint) for hint, _ in fields.values()):  # pydantic would take it for a schema of its core
         raise TypeError("a dict, such as a JSON Schema, is not a type: write a pydantic model or a TypedDict")
     extra: Literal["forbid", "allow"] = "forbid" if others is None else "allow"
     config = ConfigDict(extra=extra, arbitrary_types_allowed=False, protected_namespaces=())
@@ -85,6 +85,12 @@ def _make_schema(name: str, fields: Mapping[str, Any], others: Any) -> tuple[typ
     base: type[BaseModel] = type("Arguments", (BaseModel,), namespace)
     model = create_model(f"{name}Arguments", __base__=base, **dict(fields))
     return model, strip_titles(model.model_json_schema(schema_generator=_FiniteSchema))
+
+
+def _has_dict(hint: Any) -> bool:
+    """Return whether an annotation is a dict, or has one in the place of a type."""
+    types = {Annotated: get_args(hint)[:1], Literal: ()}.get(get_origin(hint), get_args(hint))
+    return isinstance(hint, dict) or any(map(_has_dict, types))
 
 
 def _find_fault(fields: Mapping[str, Any], error: Exception) -> tuple[str, str]:

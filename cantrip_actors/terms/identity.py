@@ -45,6 +45,9 @@ _TEXTS: Final = (
 )
 """The types whose `str` is all that a value consists of."""
 
+_TEXT_MODULES: Final = frozenset({"ipaddress", "pydantic.networks", "uuid", "zoneinfo"})
+"""The modules of further such types: addresses, URLs, UUIDs and time zones."""
+
 ParameterFields = Mapping[str, tuple[Any, Any]]
 """A function's parameters: annotations and defaults; `...` means that the parameter has no default."""
 
@@ -184,7 +187,7 @@ def _convert_content(value: Any, convert: Callable[[Any], Any]) -> Any:
     """Return what a value consists of besides its type, as JSON; None if only its author can tell."""
     if isinstance(value, Enum):
         return value.name
-    if isinstance(value, _TEXTS):
+    if isinstance(value, _TEXTS) or any(cls.__module__ in _TEXT_MODULES for cls in type(value).__mro__):
         return str(value)
     if isinstance(value, re.Pattern):
         return [convert(value.pattern), value.flags]

@@ -11,12 +11,15 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NamedTuple
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import AnyUrl, BaseModel, Field
 from typing_extensions import TypedDict
 
 from cantrip_actors import Cantrip, Circle, gate
@@ -154,6 +157,13 @@ _DEFAULTS: list[list[Any]] = [
         re.compile("a"),
         re.compile("b"),
         re.compile("a", re.IGNORECASE),
+    ],
+    [
+        *(UUID(int=number) for number in (1, 2)),
+        *(read(f"0.0.0.{end}") for end in (1, 2) for read in (IPv4Address, IPv4Interface, IPv4Network)),
+        *(read(f"::{end}") for end in (1, 2) for read in (IPv6Address, IPv6Interface, IPv6Network)),
+        *(ZoneInfo(name) for name in ("Europe/Paris", "Europe/Rome")),
+        *(AnyUrl(f"https://{name}.example") for name in "ab"),
     ],
     [len, max, int, str, "len", "int", {"type": "function", "name": "len"}],
 ]

@@ -65,6 +65,7 @@ def test_done_is_added_once(gates: Any, names: list[str]) -> None:
         ({"answer": object(), "max_turns": 8}, "answer: expected a type that pydantic can validate"),
         ({"answer": {"total": 1}, "max_turns": 8}, "a dict, such as a JSON Schema, is not a type"),
         ({"answer": {"type": "int"}, "max_turns": 8}, "a dict, such as a JSON Schema, is not a type"),
+        ({"answer": list[{"a": 1}], "max_turns": 8}, "a dict, such as a JSON Schema, is not a type"),  # type: ignore[misc]  # noqa: F821
     ],
 )
 def test_short_forms_keep_the_rules_of_the_parts(parts: dict[str, Any], message: str) -> None:
