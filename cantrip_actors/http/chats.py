@@ -19,7 +19,7 @@ from cantrip_actors import AlreadyDecided, Cantrip, CantripError, Entity, Reques
 from cantrip_actors.http.ag_ui import AgUiEvents
 from cantrip_actors.http.bodies import validate
 from cantrip_actors.http.calls import BASE, HttpCall, JsonAnswer
-from cantrip_actors.http.client_rounds import is_at_work, load, may_reply
+from cantrip_actors.http.client_rounds import is_at_work, load, may_reply, select_later
 from cantrip_actors.http.entities import check_path_name, find_cantrip
 from cantrip_actors.http.episode_tools import add_tools, check_in_thread, read_tools
 from cantrip_actors.http.files import file_of, image_of
@@ -161,15 +161,20 @@ def _read_ui_intent(message: UiMessageJson) -> ChatIntent:
 
 def _read_ui_decisions(call: HttpCall, entity_id: str, parts: Sequence[UiPartJson]) -> Iterator[ChatDecision]:
     """Yield the decisions of open requests that the parts of a message have. Reads the loom."""
+    results = {
+        str(part.toolCallId): {"result": part.output}
+        if part.state == "output-available"
+        else {"error": part.errorText or "failed"}
+        for part in parts
+        if part.state in ("output-available", "output-error")
+    }
     for call_id, request in _list_requests(call, entity_id):
         part = next((part for part in parts if part.toolCallId is not None and part.toolCallId == call_id), None)
         if part is None:
             continue
         approval = part.approval
-        if request.kind == "deferred" and part.state == "output-error":
-            yield ChatDecision(request.id, {"error": part.errorText or "failed"}, is_delivery=True)
-        elif request.kind == "deferred" and part.state == "output-available":
-            yield ChatDecision(request.id, {"result": part.output}, is_delivery=True)
+        if request.kind == "deferred" and call_id in results:
+            yield _make_delivery(call, entity_id, request, results)
         elif request.kind == "question" and part.state == "output-available":
             yield ChatDecision(request.id, {"answer": part.output})
         elif part.state == "approval-responded" and approval is not None and approval.id == request.id:
@@ -240,12 +245,14 @@ def _read_ag_ui_decisions(call: HttpCall, entity_id: str, body: AgUiBody) -> Ite
     """
     listed = list(_list_requests(call, entity_id))
     open_requests = {request.id: request for _, request in listed}
-    results = {message.toolCallId: message for message in body.messages if message.role == "tool"}
+    results = {
+        str(message.toolCallId): {"result": message.content} if message.error is None else {"error": message.error}
+        for message in body.messages
+        if message.role == "tool"
+    }
     for call_id, deferred in listed:
-        message = results.get(call_id) if deferred.kind == "deferred" else None
-        if message is not None:
-            result = {"result": message.content} if message.error is None else {"error": message.error}
-            yield ChatDecision(deferred.id, result, is_delivery=True)
+        if deferred.kind == "deferred" and call_id in results:
+            yield _make_delivery(call, entity_id, deferred, results)
     for answer in body.resume:
         request, payload = open_requests.get(answer.interruptId), answer.payload
         if request is None:
@@ -271,8 +278,22 @@ def _list_requests(call: HttpCall, entity_id: str) -> Iterator[tuple[str | None,
     """
     for member in call.runtime.loom.subtree(entity_id):
         for request in call.runtime.requests(entity=member):
-            is_own = member == entity_id or request.call is None
-            yield request.call if is_own else name_child_call(member, request.call or ""), request
+            yield None if request.call is None else _name_call(entity_id, member, request.call), request
+
+
+def _name_call(entity_id: str, member: str, call_id: str) -> str:
+    """Return the id that a call of a member of an entity's tree has in the chat."""
+    return call_id if member == entity_id else name_child_call(member, call_id)
+
+
+def _make_delivery(
+    call: HttpCall, entity_id: str, request: Request, results: Mapping[str, Mapping[str, Any]]
+) -> ChatDecision:
+    """Return the delivery of a call that waits and has a result, with the results of later calls of its answer."""
+    name = partial(_name_call, entity_id)
+    later = select_later(call, request, results, name)
+    own = results[name(request.entity or "", request.call or "")]
+    return ChatDecision(request.id, {**own, "later": later}, is_delivery=True)
 
 
 def _read_file(url: str | None, media_type: str | None, filename: str | None) -> Any:

@@ -6,11 +6,11 @@ the entity waits for them; then it works on until its episode ends, or it waits 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cantrip_actors import (
     AlreadyDecided,
@@ -36,6 +36,8 @@ from cantrip_actors.runtime.people.utterances import race, talks
 from cantrip_actors.terms.additions import Additions
 from cantrip_actors.terms.extended_cantrip import extend, find_additions
 from cantrip_actors.terms.messages import ToolCall, as_text
+
+V = TypeVar("V")
 
 
 class ClientPause(NamedTuple):
@@ -102,11 +104,7 @@ async def _find_pause(
             waiting, requests = await call.read(partial(_look, call, work, tools))
             ready = [request for request in waiting if _name_call(request) in results]
             for request in ready:
-                with suppress(AlreadyDecided):  # a repeated request delivers it, too
-                    result, who = results[_name_call(request)].arguments, call.token
-                    await call.runtime.deliver(
-                        request.id, **result, by=who.name, door=who.sender, key=_name_call(request)
-                    )
+                await _deliver(call, request, results)
             if ready:
                 continue
             calls = await call.read(partial(_list_calls, call, waiting, tools)) if waiting else ()
@@ -114,6 +112,17 @@ async def _find_pause(
             if pause is not None:
                 return pause
             await news.wait()
+
+
+async def _deliver(call: HttpCall, request: Request, results: Results) -> None:
+    """Deliver the result of a call that waits, and with it those of the later calls of the same answer."""
+    arguments = {id: result.arguments for id, result in results.items()}
+    name, who = _name_call(request), call.token
+    later = await call.read(partial(select_later, call, request, arguments, make_client_id))
+    with suppress(AlreadyDecided):  # a repeated request delivers it, too
+        await call.runtime.deliver(
+            request.id, **{**arguments[name], "later": later}, by=who.name, door=who.sender, key=name
+        )
 
 
 def _choose_pause(
@@ -160,9 +169,26 @@ def _list_calls(call: HttpCall, waiting: list[Request], tools: Mapping[str, Gate
 
 def _list_answer_calls(call: HttpCall, request: Request, tools: Mapping[str, Gate]) -> list[ToolCallItem]:
     """Return the call that waits, and those after it of the same answer of a crystal."""
-    entity_id, newest = request.entity or "", call.runtime.loom.newest_round(request.entity or "").utterance
     first = ToolCall(request.call or "", request.gate, request.args)
-    return [*list_calls(entity_id, first, () if newest is None else newest.tool_calls, tools)]
+    return [*list_calls(request.entity or "", first, _list_utterance_calls(call, request), tools)]
+
+
+def _list_utterance_calls(call: HttpCall, request: Request) -> Sequence[ToolCall]:
+    newest = call.runtime.loom.newest_round(request.entity or "").utterance
+    return () if newest is None else newest.tool_calls
+
+
+def select_later(
+    call: HttpCall, request: Request, results: Mapping[str, V], name: Callable[[str, str], str]
+) -> dict[str, V]:
+    """Return those of a client's results that are of later calls of the same answer as the call that waits.
+
+    `name` returns the name that the client has for a call of an entity. Reads the loom.
+    """
+    calls = [tool_call.id for tool_call in _list_utterance_calls(call, request)]
+    later = calls[calls.index(request.call) + 1 :] if request.call in calls else []
+    names = {id: name(request.entity or "", id) for id in later}
+    return {id: results[named] for id, named in names.items() if named in results}
 
 
 def _name_call(request: Request) -> str:

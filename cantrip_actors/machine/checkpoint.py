@@ -18,7 +18,7 @@ from cantrip_actors.terms.context import Shared
 from cantrip_actors.terms.file import File
 from cantrip_actors.terms.messages import NO_USAGE, Usage
 
-FORMAT: Final = 11
+FORMAT: Final = 12
 """Increment it with any change of `State` or of its folding: older checkpoints are then ignored."""
 
 

@@ -119,7 +119,7 @@ def _due_gate(
     turn, inquired = state.turn, None
     if turn.requested is not None and turn.decided is not None:
         if turn.requested.deferred:
-            return _due_delivered(plan, state, live, moment, gate, call, turn.requested, turn.decided)
+            return _due_delivered(plan, state, live, moment, gate, call, turn.delivered[call.id])
         if turn.requested.round:
             inquired = Inquiry(turn.requested.round, turn.requested.state, turn.decided.decision, turn.decided.answer)
         call = turn.apply_decision(call)
@@ -146,7 +146,6 @@ def _due_delivered(
     moment: Moment,
     gate: Gate,
     call: ToolCall,
-    requested: Requested,
     decided: Decided,
 ) -> Record | Run:
     """Return the observation of a deferred call whose result was delivered; the steps after the gate see it first."""
@@ -156,11 +155,11 @@ def _due_delivered(
         result = f"{call.gate} has no result: {decided.by or 'a person'} refused it{note}"
     elif decided.decision == "expired":
         result = f"{call.gate} has no result: none was delivered in time"
-    seen = Observation(call.gate, requested.args, result, is_error, call.id, gate.ephemeral, images)
+    seen = Observation(call.gate, call.args, result, is_error, call.id, gate.ephemeral, images)
     if not gate.has_remarks:
         return finish(plan, state, live, moment, seen)
     live.wrapping, live.seen = "after", seen
-    return Run(gate, call, requested.args or {}, make_turn_id(state, live), seen)
+    return Run(gate, call, call.args or {}, make_turn_id(state, live), seen)
 
 
 def _explain_excess(plan: Plan, turn: Turn, moment: Moment, call: ToolCall) -> str | None:
@@ -278,6 +277,8 @@ def _due_own_gate(
     if live.wrapping == "after":
         return Run(gate, call, args, make_turn_id(state, live), live.seen)
     if gate.kind == "deferred":
+        if (delivered := state.turn.delivered.get(call.id)) is not None:  # with the result of an earlier call
+            return _due_delivered(plan, state, live, moment, gate, call, delivered)
         expires = gate.dependencies.get("expires")
         request = _make_request(plan, state, live, moment, call, expires, "", {})
         approval = state.turn.requested

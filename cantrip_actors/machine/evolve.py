@@ -273,6 +273,8 @@ def _decide(shape: Shape, state: State, record: Decided) -> None:  # noqa: ARG00
     if state.phase is Phase.ASKING and requested is not None:
         add_grant(state, requested, record)
         return
+    if requested is not None and requested.deferred:
+        state.turn.delivered = {**state.turn.delivered, **record.split()}
     if record.remember and requested is not None and not requested.round:
         state.remembered.setdefault(requested.gate, {})[requested.why] = record.decision
 

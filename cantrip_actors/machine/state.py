@@ -322,6 +322,8 @@ class Turn(msgspec.Struct):
     """The request to a person about the call under way, decided or not."""
     decided: Decided | None = None
     """The decision about this request."""
+    delivered: Mapping[str, Decided] = {}
+    """The results of deferred calls that have none in the log yet, by the ids of the calls."""
     posted: Any = None
     """The handle of a query that the crystal will answer later."""
     coded: bool = False

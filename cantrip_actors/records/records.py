@@ -298,9 +298,11 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     """A request was decided by the person `by`, who may have left a `note`; or it has expired.
 
     `args` replaces the arguments of the call; `answer` is that of a question, or the result of a deferred call with its
-    `images`, or the text of its error. With `remember` the decision holds for
-    later calls of the gate by this entity for which the condition says the same. `key` and `sender` are those of
-    the mail that this record takes. `door` is the door that the decision came through (`door.py`).
+    `images`, or the text of its error. `later` has those of later calls of the same answer, by their ids: each as a
+    `decision` and an `answer`, with the number of its `images`, which come after the others in `images`. With
+    `remember` the decision holds for later calls of the gate by this entity for which the condition says the same.
+    `key` and `sender` are those of the mail that this record takes. `door` is the door that the decision came through
+    (`door.py`).
     """
 
     entity_id: str
@@ -319,6 +321,25 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     round: int = 0
     """That of the request."""
     images: tuple[File, ...] = NO_IMAGES
+    later: Mapping[str, Mapping[str, Any]] | None = None
+
+    def split(self) -> dict[str, Decided]:
+        """Return the decisions about this call and about later ones, by their ids."""
+        later = self.later or {}
+        first = len(self.images) - sum(result["images"] for result in later.values())
+        own = msgspec.structs.replace(self, images=self.images[:first], later=None)
+        decisions = {self.tool_call_id: own}
+        for id, result in later.items():
+            end = first + result["images"]
+            decisions[id] = msgspec.structs.replace(
+                own,
+                tool_call_id=id,
+                decision=result["decision"],
+                answer=result["answer"],
+                images=self.images[first:end],
+            )
+            first = end
+        return decisions
 
     @property
     def decider(self) -> str:

@@ -231,6 +231,32 @@ async def test_tools_context_and_state_of_a_page_are_those_of_its_run() -> None:
 
 
 @pytest.mark.rule("W-24")
+async def test_a_page_sends_the_results_of_two_calls_at_once_and_is_asked_for_none_again() -> None:
+    def act(context: Any) -> Any:
+        results = [f"{message.is_error} {message.content}" for message in context if message.role == "tool"]
+        return {"content": " | ".join(results)} if results else {"tool_calls": [{"gate": "locate"}] * 2}
+
+    here = Cantrip(scripted(act, record=False), circle=Circle(["done", locate], [max_turns(9)]), name="looks")
+    async with in_process([here]) as on:
+        begun = await run_agent(on, run("go"))
+        calls = [event["toolCallId"] for event in begun if event["type"] == "TOOL_CALL_START"]
+        results = [{"id": id, "role": "tool", "toolCallId": id, "content": "Oslo"} for id in calls]
+        results[1]["error"] = "lost"
+        events = await run_agent(on, {**run("go"), "messages": results})
+        assert events[-1]["result"] == "False Oslo | True lost"
+        said = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "go"}]}
+        begun = (await on.ask("POST", "chat/looks", 200, json={"id": "ann", "messages": [said]})).text
+        parts = [
+            {"type": "tool-locate", "toolCallId": id, "state": "output-available", "output": "Rome"} for id in calls
+        ]
+        parts[1] |= {"state": "output-error", "errorText": "lost"}
+        answered = {"id": "m2", "role": "assistant", "parts": parts}
+        rest = (await on.ask("POST", "chat/looks", 200, json={"id": "ann", "messages": [said, answered]})).text
+        assert all(id in begun for id in calls)
+        assert "False Rome | True lost" in rest
+
+
+@pytest.mark.rule("W-24")
 async def test_a_tool_of_a_page_that_cannot_be_a_gate_is_refused() -> None:
     async with in_process([looking()]) as on:
         await run_agent(on, run("go", tools=[{"name": "done", "parameters": CITY}]), 400)

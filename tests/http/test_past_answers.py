@@ -125,6 +125,43 @@ async def test_children_that_work_at_the_same_time_wait_for_their_client_togethe
         assert [response["previous_response_id"] for response in stored[1:]] == [one["id"] for one in talk.posted[:-1]]
 
 
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_no_call_comes_to_its_client_again_when_another_child_comes_to_wait_between_two_results(
+    seconds: float,
+) -> None:
+    policy: Policy = {
+        "go": [do("call_agent_batch", intents=["a", "b"]), "Both have looked."],
+        "a": [look("Oslo", "Rome"), "sun"],
+        "b": [do("nap", seconds=seconds), look("Lima"), "snow"],
+    }
+    async with in_process([acting(policy)]) as on:
+        assert await Conversation(on).run("go") == [["Oslo", "Rome"], ["Lima"]]
+
+
+@pytest.mark.parametrize("between", [do("pay", amount=3), do("call_agent", intent="more")])
+async def test_no_call_comes_to_its_client_again_after_the_entity_has_waited_between_two_results(
+    between: dict[str, Any],
+) -> None:
+    calls = [*look("Oslo")["tool_calls"], *between["tool_calls"], *look("Rome")["tool_calls"]]
+    policy: Policy = {"go": [{"content": None, "tool_calls": calls}, "It snows."], "more": [look("Lima"), "rain"]}
+    async with in_process([acting(policy)]) as on:
+        talk = Conversation(on)
+        await talk.post("go")
+        answered = await talk.answer()
+        for request in on.runtime.requests():
+            if request.kind == "approval":
+                await on.runtime.decide(request.id, "allow", by="anna")
+                await anyio.sleep(1)
+                answered = await on.get(f"/v1/responses/{answered['id']}")
+        if answered["output"][0]["type"] == "function_call":
+            assert [item["arguments"] for item in answered["output"]] == ['{"city":"Lima"}']
+            answered = await talk.answer()
+        assert answered["output"][-1]["content"][0]["text"] == "It snows."
+        turns = on.runtime.loom.turns(on.runtime.loom.entities()[0])
+        results = [call.result for turn in turns for call in turn.gate_calls if call.gate == "weather"]
+        assert results == ['{"city":"Oslo"}', '{"city":"Rome"}']
+
+
 async def test_a_response_to_which_a_person_has_replied_stays_as_it_was() -> None:
     async with in_process([interview()]) as on:
         talk = Conversation(on, "interview")

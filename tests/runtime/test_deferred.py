@@ -144,6 +144,38 @@ async def test_a_delivered_image_is_shown_to_the_crystal() -> None:
         assert [image.media_type for image in seen.images] == ["image/png"]
 
 
+async def test_results_of_later_calls_come_with_that_of_the_first_call_and_are_not_waited_for(tmp_path: Path) -> None:
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    names = ("first", "approved", "pictured", "failed")
+    gates = {"approved": "checked"}
+    calls = [{"id": name, "gate": gates.get(name, "build"), "args": {"target": name}} for name in names]
+    checked = ask_first(Gate.of(None, name="checked", parameters=build.parameters, kind="deferred"))
+    cantrip = building(build, checked, call={"tool_calls": calls})
+    async with Runtime.open(url, cantrips=[cantrip]) as runtime:
+        entity = await runtime.start(cantrip, "go", key="only")
+        request = await find_request(runtime)
+        later = {
+            "approved": {"result": 2},
+            "pictured": {"result": ["look", Image(png(2, 2))]},
+            "failed": {"error": "disk"},
+        }
+        await runtime.deliver(request.id, Image(png(3, 3)), later=later)
+        approval = await find_request(runtime)
+        assert (approval.kind, approval.gate) == ("approval", "checked")
+    async with Runtime.open(url, cantrips=[cantrip], recover="resume") as runtime:
+        await runtime.decide(approval.id, "allow", by="anna")
+        await runtime.get_entity(entity.id).episode()
+        assert runtime.requests() == []
+        seen = runtime.loom.turns(entity.id)[0].gate_calls
+        assert [(call.is_error, [image.width for image in call.images]) for call in seen] == [
+            (False, [3]),
+            (False, []),
+            (False, [2]),
+            (True, []),
+        ]
+        assert [seen[1].result, seen[3].result] == [2, "disk"]
+
+
 async def test_a_second_delivery_gets_the_first_one_and_a_repeated_key_counts_once() -> None:
     async with waiting() as (runtime, entity, request):
         await runtime.deliver(request.id, 1, by="ci", key="job-17")
@@ -163,6 +195,8 @@ async def test_a_second_delivery_gets_the_first_one_and_a_repeated_key_counts_on
         (lambda runtime, id: runtime.deliver(id, object()), "expected a JSON value, or what a gate may return"),
         (lambda runtime, id: runtime.deliver(id, 1, error="both"), "expected a result or an error, got both"),
         (lambda runtime, id: runtime.deliver(id, error=" "), "error: expected a text that says what failed"),
+        (lambda runtime, id: runtime.deliver(id, 1, later=[2]), "later: expected an object of results"),
+        (lambda runtime, id: runtime.deliver(id, 1, later={"c": 2}), "later: c: expected {"),
         (lambda runtime, id: runtime.deliver(id, 1, by=" "), "by: expected the name of the person or program"),
         (lambda runtime, id: runtime.decide(id, "allow"), "waits for the result of build"),
         (lambda runtime, id: runtime.decide(id, "deny", remember="entity"), "waits for the result of build"),

@@ -1087,6 +1087,7 @@ class Runtime:
         result: Any = None,
         *,
         error: str | None = None,
+        later: Mapping[str, Mapping[str, Any]] | None = None,
         by: str = "program",
         door: str = "",
         key: str | None = None,
@@ -1095,8 +1096,10 @@ class Runtime:
 
         `call_id` is the id of the request that `requests()` lists. Any process that opens the loom may deliver, whether
         or not it knows the entity's cantrip. `result` is any value that a gate may return: a JSON value, a dataclass, a
-        pydantic model, an image. With `error`, a text, the entity observes a failed call instead. `by`, `door`, `key`
-        and the returned value are as in `decide`.
+        pydantic model, an image. With `error`, a text, the entity observes a failed call instead. `later` has the
+        results of later calls of the same answer of the crystal, by the ids of the calls, each as `{"result": …}` or
+        `{"error": "…"}`: the entity does not wait for these. `by`, `door`, `key` and the returned value are as in
+        `decide`.
 
         Raises UnknownRequest; AlreadyDecided, with the first delivery, for a call that has a result or has expired;
         InvalidDecision for a call that is not deferred and for an invalid result; InboxFull, LoomError, RuntimeClosed.
@@ -1104,7 +1107,7 @@ class Runtime:
         check_texts(InvalidDecision, call_id=call_id, door=door)
         self._tree.check_open()
         return await self._tree.requests.deliver(
-            call_id, result, error=error, by=by, door=door, key=key, tenant=self._tenant
+            call_id, result, error=error, later=later, by=by, door=door, key=key, tenant=self._tenant
         )
 
     def add_request_source(self, source: RequestSource) -> None:

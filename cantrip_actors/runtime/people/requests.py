@@ -21,7 +21,7 @@ from cantrip_actors.loom.stores.selection import Page, Selection
 from cantrip_actors.machine.project import Life, Verdict, find_decision, find_delivery
 from cantrip_actors.records.door import check_door
 from cantrip_actors.records.mail import Mail, MailRow, make_decision_key
-from cantrip_actors.records.records import Requested
+from cantrip_actors.records.records import Decision, Requested
 from cantrip_actors.runtime.events.events import Bus
 from cantrip_actors.runtime.events.follower import Follower
 from cantrip_actors.runtime.loom.core import Core
@@ -30,7 +30,16 @@ from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL, Inboxes
 from cantrip_actors.runtime.people.elicitations import Elicitation, Elicitations
 from cantrip_actors.runtime.people.request import Request, make_request, redact_request
 from cantrip_actors.stream.events import RequestedEvent
-from cantrip_actors.terms.arguments import check, check_choice, check_name, check_texts, is_text, is_visible, show
+from cantrip_actors.terms.arguments import (
+    check,
+    check_choice,
+    check_kind,
+    check_name,
+    check_texts,
+    is_text,
+    is_visible,
+    show,
+)
 from cantrip_actors.terms.bounds import DEEPEST, TooLarge, check_value, is_deeper
 from cantrip_actors.terms.errors import AlreadyDecided, EntityEnded, InvalidDecision, InvalidIntent, UnknownRequest
 from cantrip_actors.terms.exact_json import dump_exactly, read_arguments
@@ -316,6 +325,7 @@ class Requests:
         result: object = None,
         *,
         error: str | None = None,
+        later: Mapping[str, Mapping[str, Any]] | None = None,
         by: str,
         door: str = "",
         key: str | None = None,
@@ -323,11 +333,17 @@ class Requests:
     ) -> bool:
         """Deliver the result of a deferred call of any tenant, or of one. See `Runtime.deliver`."""
         _check_author(by, "", key, door)
-        answer, images = _read_delivery(result, error)
+        decision, answer, images = _read_delivery(result, error)
+        check_kind("later", later, Mapping | None, "an object of results by the ids of their calls", InvalidDecision)
+        following = {}
+        for id, named in (later or {}).items():
+            following[id], more = _read_later(id, named)
+            images += more
         entity_id = call_id.partition(":")[0]
         request_id = await self._core.in_store(lambda: find_delivery(self._core.store.records(entity_id), call_id))
         who = self._describe_author(by, "", door, key)
-        body = {"request": request_id, "decision": "answer" if error is None else "error", "answer": answer, **who}
+        body = {"request": request_id, "decision": decision, "answer": answer, **who}
+        body |= {"later": following} if following else {}
         make_mail = partial(self._make_mail, request_id, body, images)
         requested = await self._find_open(request_id, make_mail, tenant, may_repeat=key is not None)
         if requested is None:
@@ -475,14 +491,23 @@ def _check_author(by: object, note: str, key: object, door: str) -> None:
         raise InvalidDecision(str(error)) from error
 
 
-def _read_delivery(result: object, error: object) -> tuple[Any, tuple[File, ...]]:
+def _read_later(id: str, delivered: object) -> tuple[dict[str, Any], tuple[File, ...]]:
+    """Return the result of a later call as `Decided` has it, and its images. Raises InvalidDecision."""
+    if not isinstance(delivered, Mapping) or set(delivered) not in ({"result"}, {"error"}):
+        raise InvalidDecision(f'later: {id}: expected {{"result": …}} or {{"error": "…"}}, got {show(delivered)}')
+    decision, answer, images = _read_delivery(delivered.get("result"), delivered.get("error"))
+    return {"decision": decision, "answer": answer, "images": len(images)}, images
+
+
+def _read_delivery(result: object, error: object) -> tuple[Decision, Any, tuple[File, ...]]:
     """Return a result as JSON with its images, or the text of an error. Raises InvalidDecision."""
+    decision: Decision = "answer" if error is None else "error"
     if error is not None:
         if not is_text(error):
             raise InvalidDecision(f"error: expected a text that says what failed, got {error!r}")
         if result is not None:
             raise InvalidDecision("expected a result or an error, got both")
-    return _convert("result", result if error is None else error)
+    return decision, *_convert("result", result if error is None else error)
 
 
 def _convert(what: str, value: object) -> tuple[Any, tuple[File, ...]]:
