@@ -51,6 +51,7 @@ from cantrip_actors.http.episode_tools import (
     get_function,
     read_tools,
 )
+from cantrip_actors.http.input_items import list_input_items
 from cantrip_actors.http.openai_encoders import ChatEncoder, EpisodeEncoder, ResponseEncoder
 from cantrip_actors.http.past_answers import has_asked_person, read_past_answers
 from cantrip_actors.http.person_waits import describe_wait
@@ -60,12 +61,17 @@ from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.sse import COMMENT, QUEUED, QUIET, EventStreamResponse
 from cantrip_actors.http.stored_items import (
     ROUND,
+    SETTINGS,
+    find_intent,
     find_noted_form,
     find_previous_id,
     find_response,
+    find_stored,
     get_round_key,
     has_references,
+    read_settings,
     resolve_references,
+    write_settings,
 )
 from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.observe import FellBehind, UpsertSubscription
@@ -351,7 +357,7 @@ async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_in
         return run
     history = await call.read(partial(_find_news, call, entity.id, chat_input.history, is_whole=True))
     entity = await call.read(partial(call.runtime.get_entity, entity.id, cantrip=target.changed))
-    given: dict[str, Any] = {"history": history, "note": write_note(target.form)}
+    given: dict[str, Any] = {"history": history, "note": _write_note(call, target)}
     post = partial(entity.post, chat_input.intent, **given, by=call.token.sender)
     return await send_intent(call, entity, post)
 
@@ -371,6 +377,12 @@ async def reply_to_entity(call: HttpCall, entity: Entity, chat_input: ChatInput)
         return None
     work = await call.read(partial(find_newest_work, call.runtime, entity))
     return _Run(work, outputs, results={replied: ClientResult(chat_input.intent)}, has_begun=True)
+
+
+def _write_note(call: HttpCall, target: _Target) -> dict[str, Any] | None:
+    """Return what a stored response repeats of its request."""
+    note = write_note(target.form)
+    return {**(note or {}), SETTINGS: write_settings(call.body)} if isinstance(call.body, models.ResponseBody) else note
 
 
 def _find_news(call: HttpCall, entity_id: str, history: Sequence[Past], *, is_whole: bool) -> list[Past]:
@@ -583,7 +595,15 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
     with reserve_stream(call) as stack:
         run = await begin_run(call, target, chat_input, "input", _continue)
         id, previous = ID + name_run(run), body.previous_response_id
-        encoder = ResponseEncoder(id, body.model, int(time.time()), previous, target.form, is_queued=run.is_queued)
+        encoder = ResponseEncoder(
+            id,
+            body.model,
+            int(time.time()),
+            previous,
+            target.form,
+            is_queued=run.is_queued,
+            settings=write_settings(body),
+        )
         if body.background and not body.stream:
             run.outputs.close()
             return JsonAnswer(encoder.describe("queued"))
@@ -594,7 +614,7 @@ async def _continue(call: HttpCall, target: _Target, chat_input: ChatInput) -> _
     """Continue after an earlier response, or begin a long-lived entity."""
     intent, previous, cantrip = chat_input.intent, call.body.previous_response_id, target.cantrip
     given: dict[str, Any] = {"history": chat_input.history, "key": call.key, "by": call.token.sender}
-    given["note"] = write_note(target.form)
+    given["note"] = _write_note(call, target)
     if previous is not None:
         work = await call.read(lambda: find_response(call, previous))
         is_working = await call.read(lambda: work.state == "working")
@@ -634,13 +654,14 @@ async def _answer_response(call: HttpCall) -> JsonAnswer:
 
 
 def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
-    work = find_response(call, id)
-    header = call.runtime.shown_loom.header(work.entity_id)
-    model, created = header.cantrip_name or header.cantrip_id, _parse_seconds(header.at)
+    work = find_stored(call, id)
+    header, intent = call.runtime.shown_loom.header(work.entity_id), find_intent(call, work)
+    model, settings = header.cantrip_name or header.cantrip_id, read_settings(work.note)
+    created = _parse_seconds(header.at if intent is None else intent.at)
     outcome = work.find_outcome(redacted=True)
     form = find_noted_form(call, work, outcome)
     past = read_past_answers(call, work.entity_id, work.key, get_round_key(id), can_reply=form is None)
-    encoder = ResponseEncoder(id, model, created, find_previous_id(call, work, past), form)
+    encoder = ResponseEncoder(id, model, created, find_previous_id(call, work, past), form, settings=settings)
     if past.after:
         shown = encoder.build(past.after[0].rest)
     elif outcome is not None:
@@ -658,6 +679,24 @@ async def cancel_response(call: HttpCall) -> JsonAnswer:
     work = await call.read(lambda: find_response(call, call.path["id"]))
     await work.cancel(now=True, by=call.token.sender)
     return await _answer_response(call)
+
+
+async def delete_response(call: HttpCall) -> JsonAnswer:
+    """End the conversation of a response, and erase its content, unless it has further responses."""
+    work = await call.read(lambda: find_stored(call, call.path["id"]))
+    entity_id = work.entity_id
+
+    def is_only_response() -> bool:
+        loom = call.runtime.loom
+        intents = [*loom.waiting_intents(entity_id), *loom.intents(entity_id)]
+        return {intent.key or "" for intent in intents} <= {work.key}
+
+    if not await call.read(is_only_response):
+        text = "a response is deleted with its conversation, and this one has others: delete the content of the entity"
+        raise Problem(409, "conflict", f"{text} {entity_id} with `cantrip loom forget`")
+    await work.entity.stop("its response was deleted", by=call.token.sender)
+    await call.runtime.forget(entity_id, by=call.token.sender, why="its response was deleted")
+    return JsonAnswer({"id": call.path["id"], "object": "response", "deleted": True})
 
 
 _STATUSES: Final[Mapping[MailState, str]] = {
@@ -678,6 +717,16 @@ OPENAI_ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("POST", "/v1/chat/completions", "read", chat_completions, _OBJECT, models.ChatBody, style="openai"),
     ApiRoute("POST", "/v1/responses", "read", create_response, _OBJECT, models.ResponseBody, style="openai"),
     ApiRoute("GET", "/v1/responses/{id}", "read", get_response, _OBJECT, query=models.ResponseQuery, style="openai"),
+    ApiRoute("DELETE", "/v1/responses/{id}", "admin", delete_response, {200: models.DeletedObject}, style="openai"),
+    ApiRoute(
+        "GET",
+        "/v1/responses/{id}/input_items",
+        "read",
+        list_input_items,
+        {200: models.ItemList},
+        query=models.ItemsQuery,
+        style="openai",
+    ),
     ApiRoute("POST", "/v1/responses/{id}/cancel", "steer", cancel_response, _OBJECT, models.Ignored, style="openai"),
 )
 """OpenAI's API. Chat and responses check the scope `cast` or `send` themselves, whichever the request needs."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from cantrip_actors.http.answer_form import AnswerForm
@@ -256,8 +257,11 @@ class ResponseEncoder(EpisodeEncoder):
         form: AnswerForm | None = None,
         *,
         is_queued: bool = False,
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         super().__init__(form)
+        self._settings = settings
+        """The fields of the request that the response repeats."""
         self._id, self._model, self._created, self._previous = id, model, created, previous
         self._sequence = -1
         self._output: list[dict[str, Any]] = []
@@ -299,6 +303,7 @@ class ResponseEncoder(EpisodeEncoder):
             "text": {"format": (self.form and self.form.format) or {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
+            **self._settings,
             "usage": None if outcome is None else _count_response_usage(outcome.subtree_usage),
         }
 
@@ -306,8 +311,9 @@ class ResponseEncoder(EpisodeEncoder):
         """Return the response at its end, or where it rests."""
         if isinstance(ended, Outcome):
             return self.describe(_find_status(ended), ended)
-        more = {"usage": _count_response_usage(ended.usage), **get_metadata(ended)}
-        return self.describe(_find_status(ended)) | more
+        shown = self.describe(_find_status(ended)) | {"usage": _count_response_usage(ended.usage)}
+        shown["metadata"] = {**shown["metadata"], **get_metadata(ended).get("metadata", {})}
+        return shown
 
     def _make_answer(self, text: str) -> dict[str, Any]:
         """Return the answer: a message, or a call of the tool by which the client gets its answer."""

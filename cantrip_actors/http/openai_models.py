@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,6 +36,7 @@ class _Shared(Lenient):
     stream: bool | None = None
     tools: list[Any] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     n: int | None = None
 
 
@@ -74,11 +75,31 @@ class ResponseBody(_Shared):
     top_logprobs: int | None = None
     conversation: Any = None
     prompt: Any = None
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    metadata: dict[str, str] | None = None
+    prompt_cache_key: str | None = None
+    reasoning: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    service_tier: str | None = None
+    store: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    truncation: str | None = None
+    user: str | None = None
 
     @property
     def answer_format(self) -> AnswerFormat | None:
         """The form of the answer, if the client asks for one."""
         return None if self.text is None else self.text.format
+
+
+REPEATED: Final = (
+    *("model", "background", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls"),
+    *("prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store", "temperature", "tool_choice"),
+    *("top_p", "truncation", "user"),
+)
+"""The fields of a request that its response repeats."""
 
 
 class AnyQuery(Lenient):
@@ -89,6 +110,14 @@ class ResponseQuery(Lenient):
     """How a response is retrieved; `include` changes nothing here."""
 
     stream: bool | None = None
+
+
+class ItemsQuery(Lenient):
+    """Which items of a response are listed; `include` changes nothing here."""
+
+    limit: int = Field(default=20, ge=1, le=100)
+    order: Literal["asc", "desc"] = "desc"
+    after: str | None = None
 
 
 class Ignored(Lenient):
@@ -102,6 +131,22 @@ class Opaque(BaseModel):
 
     id: str
     object: str
+
+
+class DeletedObject(Opaque):
+    """An object of OpenAI's API that is deleted."""
+
+    deleted: bool
+
+
+class ItemList(BaseModel):
+    """The items of a request."""
+
+    object: str
+    data: list[Any]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
 class ModelList(BaseModel):

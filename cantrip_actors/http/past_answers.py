@@ -38,10 +38,15 @@ _WIDEST: Final = 32
 
 
 class PastAnswer(NamedTuple):
-    """An answer that its client continued with results, and the key of these (`make_round_key`)."""
+    """An answer that its client continued with results; their ids are those of calls, or of a request for a reply."""
 
-    key: str
     rest: Rest
+    results: Sequence[str]
+
+    @property
+    def key(self) -> str:
+        """The key of the results."""
+        return make_round_key(self.results)
 
 
 class PastAnswers(NamedTuple):
@@ -185,7 +190,7 @@ def _find_groups(groups: Sequence[_CallGroup], key: str) -> tuple[int, int]:
         return 0, 0
     for first in range(len(groups)):
         for last in range(first + 1, min(first + _WIDEST, len(groups)) + 1):
-            if _make_key(groups[first:last]) == key:
+            if _make_answer(groups[first:last]).key == key:
                 return first, last
     return len(groups), len(groups)
 
@@ -202,8 +207,4 @@ def _join(groups: Sequence[_CallGroup]) -> Iterator[PastAnswer]:
 def _make_answer(groups: Sequence[_CallGroup]) -> PastAnswer:
     calls = tuple(item for group in sorted(groups, key=attrgetter("asked")) for item in group.rest.calls)
     newest = max(groups, key=attrgetter("asked")).rest
-    return PastAnswer(_make_key(groups), newest._replace(calls=calls))
-
-
-def _make_key(groups: Sequence[_CallGroup]) -> str:
-    return make_round_key(id for group in groups for id in group.results)
+    return PastAnswer(newest._replace(calls=calls), [id for group in groups for id in group.results])

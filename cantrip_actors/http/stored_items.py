@@ -6,23 +6,27 @@ The loom has the answers and the calls. The text before an answer comes back wit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cantrip_actors import Work
 from cantrip_actors.http.answer_form import AnswerForm, read_note
 from cantrip_actors.http.calls import HttpCall
 from cantrip_actors.http.client_rounds import read_last_words
-from cantrip_actors.http.episode_tools import CALL, split_client_id
+from cantrip_actors.http.episode_tools import CALL, get_function, split_client_id
 from cantrip_actors.http.openai_encoders import WAIT, answer_text
+from cantrip_actors.http.openai_models import REPEATED, ResponseBody
 from cantrip_actors.http.past_answers import PastAnswer, PastAnswers, read_past_answers
 from cantrip_actors.http.person_waits import name_wait
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.request_messages import ID
+from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.work_id import make_work_id
 
 ROUND: Final = "~"
+SETTINGS: Final = "response"
+"""The member of the note of an intent that has the settings of its request."""
 _AFTER_ROUND: Final = re.compile(f"{ROUND}[0-9a-f]{{16}}$")
 _NUMBER: Final = re.compile(r"_\d+$")
 _REFERENCE: Final = "item_reference"
@@ -33,6 +37,14 @@ def find_response(call: HttpCall, id: str) -> Work:
     work = call.runtime.work(_AFTER_ROUND.sub("", id.removeprefix(ID))) if id.startswith(ID) else None
     if work is None or not call.sees(work.entity_id):
         raise Problem(404, "not_found", "no response has this id")
+    return work
+
+
+def find_stored(call: HttpCall, id: str) -> Work:
+    """Return the work on a response whose content is there. Raises Problem 404."""
+    work = find_response(call, id)
+    if call.runtime.loom.is_forgotten(work.entity_id):
+        raise Problem(404, "not_found", "the content of this response was erased")
     return work
 
 
@@ -74,6 +86,38 @@ def find_noted_form(call: HttpCall, work: Work, outcome: Outcome | None) -> Answ
     loom, last = call.runtime.loom, None if outcome is None else outcome.last_turn
     header = loom.header_in_force(work.entity_id) if last is None else loom.header_at(last)
     return read_note(note, next((gate["parameters"] for gate in header.circle["gates"] if gate["name"] == "done"), {}))
+
+
+def write_settings(body: ResponseBody) -> dict[str, Any]:
+    """Return the fields of a request that its response repeats, in the form of a response."""
+    settings = {name: value for name in REPEATED if (value := getattr(body, name)) is not None}
+    functions = map(get_function, body.tools or ())
+    settings["tools"] = [
+        {
+            "type": "function",
+            "name": function.get("name"),
+            "description": function.get("description"),
+            "parameters": function.get("parameters"),
+            "strict": function.get("strict"),
+        }
+        for function in functions
+    ]
+    if isinstance(body.tool_choice, dict):
+        settings["tool_choice"] = {"type": "function", "name": get_function(body.tool_choice).get("name")}
+    return settings
+
+
+def read_settings(note: Any) -> Mapping[str, Any]:
+    """Return the settings of the note of an intent; empty for one that no request for a response has written."""
+    settings = note.get(SETTINGS) if isinstance(note, Mapping) else None
+    return settings if isinstance(settings, Mapping) else {}
+
+
+def find_intent(call: HttpCall, work: Work) -> IntentGiven | None:
+    """Return the intent of a work; None if it was forgotten. Reads the loom."""
+    loom = call.runtime.loom
+    listed = [*loom.waiting_intents(work.entity_id), *loom.intents(work.entity_id)]
+    return next((intent for intent in listed if (intent.key or "") == work.key), None)
 
 
 def has_references(items: Sequence[dict[str, Any]]) -> bool:
