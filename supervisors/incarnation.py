@@ -2,7 +2,8 @@ r"""One incarnation: its task, the start handshake, the capture of its exit, and
 
 This is the only place that catches everything (`except BaseException` below): an exception that leaves an actor becomes
 an exit reason here. Three exceptions are not an actor's failure and never cause a restart: `KeyboardInterrupt` and
-`SystemExit` end the system, and `GeneratorExit` means that Python discards the task.
+`SystemExit` end the system, and a `GeneratorExit` that Python throws into a task that it discards. One that an actor's
+own code raises is a crash like any other.
 
 The life of an incarnation:
 
@@ -344,8 +345,6 @@ class Incarnation:
         try:
             with self.system.loop.make_scope(shield=True) as self._guard:
                 await self.actor.terminate(reason)
-        except GeneratorExit:
-            raise
         except BaseException as exception:
             reason = self.find_reason(exception)
         if ends_by_itself and not (self.stopped_by_parent or self.killed or self._timer is None):
@@ -362,7 +361,9 @@ class Incarnation:
         return reason
 
     def find_reason(self, exception: BaseException) -> ExitReason:
-        """Return the exit reason of an exception that has left the actor."""
+        """Return the exit reason of an exception that has left the actor; raise it if Python discards the task."""
+        if isinstance(exception, GeneratorExit) and not self.system.loop.is_current(self.task):
+            raise exception
         if (fatal := find_fatal(exception)) is not None:
             self.system.abort(fatal)
             return Crash(fatal)
@@ -441,8 +442,6 @@ async def _run_worker(me: Incarnation) -> None:
                 if me.was_up:
                     me.value = await actor.run()
         reason = NORMAL if me.stop_reason is None else me.stop_reason
-    except GeneratorExit:
-        raise
     except BaseException as exception:
         reason = me.find_refusal(exception) or me.find_reason(exception)
     me.leave()
@@ -463,8 +462,6 @@ def create_actor(spec: ChildSpec[Any], system: ActorSystem) -> Actor | ExitReaso
         actor = spec.start()
     except Ignore:
         return NORMAL
-    except GeneratorExit:
-        raise
     except BaseException as exception:
         if (fatal := find_fatal(exception)) is not None:
             system.abort(fatal)

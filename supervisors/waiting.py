@@ -56,6 +56,13 @@ class EventLoop(abc.ABC):
     def wait(self, thing: Mailbox | Caller) -> Awaitable[object]:
         """Wait until a mailbox or a caller wakes its `waiter`, which this sets. Only one task may wait for it."""
 
+    def is_current(self, task: object) -> bool:
+        """Return whether `task` is the running task; no task runs when Python discards those of a loop that is gone."""
+        try:
+            return self.current_task() is task
+        except RuntimeError:  # trio's loop has ended
+            return False
+
     def has_ended(self, task: object) -> bool:  # noqa: ARG002  # on trio, a task with an open group cannot end
         """Return whether a task that entered a group has ended without leaving the group."""
         return False

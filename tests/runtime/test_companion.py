@@ -5,7 +5,18 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Companion, EntityCrashed, Folding, Here, InvalidCantrip, Runtime, scripted
+from cantrip_actors import (
+    Cantrip,
+    Circle,
+    Companion,
+    EntityCrashed,
+    Folding,
+    Here,
+    InvalidCantrip,
+    Quarantined,
+    Runtime,
+    scripted,
+)
 from cantrip_actors.wards import max_tokens, max_turns
 from tests.runtime.spells import done, say
 
@@ -86,6 +97,22 @@ async def test_an_entity_crashes_for_good_when_its_companion_keeps_raising() -> 
     async with Runtime.open() as runtime:
         with pytest.raises(EntityCrashed, match="tampered with"):
             await runtime.cast(accompanied([done(1)], Broken()), "go")
+
+
+@pytest.mark.rule("F-29", "V-10")
+@pytest.mark.parametrize("error", [GeneratorExit, BaseException, BaseExceptionGroup])
+async def test_a_companion_that_raises_what_is_no_exception_crashes_its_own_entity_only(
+    error: type[BaseException],
+) -> None:
+    class Broken(Companion):
+        async def begins(self, here: Here) -> str | None:
+            raise error("broken", [GeneratorExit()]) if error is BaseExceptionGroup else error("broken")
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.invoke(accompanied([done(1)], Broken()), "go", name="notes")
+        with pytest.raises(Quarantined):
+            await entity.episode()
+        assert (await runtime.cast(accompanied([done(2)], Companion()), "go")).result == 2
 
 
 @pytest.mark.rule("F-29")

@@ -21,6 +21,7 @@ from supervisors import (
     Killed,
     Normal,
     Shutdown,
+    StartFailed,
     Supervisor,
     SystemDown,
 )
@@ -79,6 +80,41 @@ async def test_a_nested_exception_group_is_flattened_for_the_reason(new_system):
         assert isinstance(reason, Crash)
         assert {type(error) for error in (reason.exception, *reason.others)} <= {ValueError, KeyError}
         assert isinstance(reason.exception.__cause__, BaseExceptionGroup)
+
+
+@pytest.mark.parametrize("where", ["start", "init", "handler", "terminate"])
+async def test_a_generator_exit_that_an_actor_raises_is_a_crash_like_any_other(new_system, where):
+    class Leaves(Actor):
+        async def init(self):
+            if where == "init":
+                raise GeneratorExit
+
+        async def handle_cast(self, message):
+            if where == "handler":
+                raise GeneratorExit
+            self.stop(Normal())
+
+        async def terminate(self, reason):
+            if where == "terminate":
+                raise GeneratorExit
+
+    def start():
+        if where == "start":
+            raise GeneratorExit
+        return Leaves()
+
+    async with new_system() as system:
+        bystander = await system.start(Script("b").spec())
+        if where in ("start", "init"):
+            with pytest.raises(StartFailed, match="GeneratorExit"):
+                await system.start(ChildSpec("a", start, restart="temporary"))
+        else:
+            ref = await system.start(ChildSpec("a", start, restart="temporary"))
+            ref.cast(1)
+            reason = await ref.exited()
+            assert isinstance(reason, Crash)
+            assert isinstance(reason.exception, GeneratorExit)
+        assert await bystander.call(1) == 1
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
