@@ -19,7 +19,7 @@ import anyio
 import pytest
 import structlog
 
-from cantrip_actors import EntityCrashed, Runtime, gate
+from cantrip_actors import Cantrip, Circle, Companion, EntityCrashed, Here, Runtime, gate, scripted
 from cantrip_actors.http.operations import dump_at_signal
 from cantrip_actors.loom.memory.memory import MemoryStore
 from cantrip_actors.observe import Telemetry
@@ -28,6 +28,7 @@ from cantrip_actors.observe.lines import configure
 from cantrip_actors.redact.redactor import Redactor
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.runtime.entity.recorder import StepRecorder
+from cantrip_actors.wards import max_turns
 from supervisors import ActorRef, ChildSpec, Crash
 from supervisors.events import BURST, Exited
 from tests.observe.spans import Sdk
@@ -92,6 +93,26 @@ async def test_json_lines_have_the_current_work_and_the_span(lines: Any) -> None
     assert (line["entity_id"], line["cantrip"], line["tenant"]) == (episode.entity_id, "talker", "acme")
     assert (line["turn"], line["gate"]) == (episode.thread[0].id, "speak")
     assert (line["trace_id"], line["span_id"]) == (f"{span.context.trace_id:032x}", f"{span.context.span_id:016x}")
+
+
+@pytest.mark.rule("LOG-02")
+async def test_a_line_of_a_companion_names_its_entity_when_the_gate_of_another_one_sent_the_intent(lines: Any) -> None:
+    class Diary(Companion):
+        async def begins(self, here: Here) -> None:
+            structlog.get_logger("mine").info("begins", n=here.name)
+
+    @gate
+    async def tell() -> str:
+        """Send an intent to another entity."""
+        return str((await runtime.get_entity("other").send("go")).result)
+
+    circle = Circle(["done"], [max_turns(3)], companion=Diary())
+    async with Runtime.open() as runtime:
+        other = await runtime.ensure("other", Cantrip(scripted([done(1)]), circle=circle, name="listener"))
+        await runtime.cast(cantrip([say("tell"), done(1)], tell, name="talker"), "go")
+    (line,) = lines()
+    assert (line["n"], line["entity_id"], line["cantrip"]) == ("other", other.id, "listener")
+    assert "gate" not in line
 
 
 @pytest.mark.rule("LOG-02")

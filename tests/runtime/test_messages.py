@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from cantrip_actors import Cantrip, Circle, Episode, InvalidCantrip, Runtime, gate, scripted
+from cantrip_actors import AskCycle, Cantrip, Circle, Companion, Episode, InvalidCantrip, Runtime, gate, scripted
 from cantrip_actors.gates import post, standard
 from cantrip_actors.records.records import MailRefused
 from cantrip_actors.runtime.entity.driver import EntityActor
@@ -367,7 +367,17 @@ HOWS = ["send", "keyed", "receipt", "episode", "cast", "start", "invoke"]
 
 @pytest.mark.rule("C-15")
 @pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("order", ["call a hello", "call b ask a hello", "ask b ask c call a hello"])
+@pytest.mark.parametrize(
+    "order",
+    [
+        "call a hello",
+        "call b ask a hello",
+        "ask b ask c call a hello",
+        "call b call b hello",
+        "call b call c call b hello",
+        "call b call c call c hello",
+    ],
+)
 async def test_a_circle_through_the_code_of_a_gate_is_an_error_observation(how: str, order: str) -> None:
     runtimes: list[Runtime] = []
     calls = spell(calling(runtimes, how))
@@ -379,6 +389,53 @@ async def test_a_circle_through_the_code_of_a_gate_is_an_error_observation(how: 
         assert "no answer can come" in str(episode.result)
         assert "a" in str(episode.result)
         assert (await runtime.entity("a").send("call b still here")).result == "still here"
+
+
+@pytest.mark.rule("C-15", "V-07")
+async def test_a_gate_that_would_wait_until_its_own_query_is_folded_gets_the_cycle(url: str) -> None:
+    runtimes: list[Runtime] = []
+
+    @gate(name="call")
+    async def call(what: str) -> str:
+        """Fold the memory of an entity."""
+        return str(await runtimes[0].get_entity(what).compact())
+
+    async with Runtime.open(url) as runtime:
+        runtimes.append(runtime)
+        await made(runtime, "a", "b", of=spell(call))
+        with anyio.fail_after(10):
+            assert "no answer can come" in (await runtime.get_entity("a").send("call a")).result
+            assert "no answer can come" in (await runtime.get_entity("a").send("ask b call a")).result
+            assert (await runtime.get_entity("a").send("call b")).result == "True"
+
+
+@pytest.mark.rule("C-15")
+@pytest.mark.parametrize("where", ["begins", "ends", "crystal"])
+async def test_a_send_to_its_own_entity_is_refused_in_a_companion_and_in_a_crystal(url: str, where: str) -> None:
+    errors: list[str] = []
+
+    async def send_to_itself(place: str) -> None:
+        if place == where:
+            with pytest.raises(AskCycle) as refused:
+                await runtime.get_entity("a").send("hello")
+            errors.append(str(refused.value))
+
+    class Follower(Companion):
+        async def begins(self, here: Any) -> None:
+            await send_to_itself("begins")
+
+        async def ends(self, here: Any, outcome: Any) -> None:
+            await send_to_itself("ends")
+
+    async def think(context: Any) -> Any:
+        await send_to_itself("crystal")
+        return done(len(context))
+
+    circle = Circle(["done"], [max_turns(3)], companion=Follower())
+    async with Runtime.open(url) as runtime:
+        with anyio.fail_after(10):
+            await (await runtime.ensure("a", Cantrip(scripted(think), circle=circle))).send("go")
+    assert errors == ["no answer can come, because each of these waits for the next: a -> a"]
 
 
 @pytest.mark.rule("C-15")

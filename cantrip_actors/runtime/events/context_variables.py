@@ -18,7 +18,7 @@ ContextVariables = tuple[tuple[ContextVar[Any], Any], ...]
 """Variables and their values."""
 
 ASKER: Final[ContextVar[str | None]] = ContextVar("cantrip_actors.asker", default=None)
-"""The entity whose gate runs in this context."""
+"""The entity for which a gate, a crystal or a companion works in this context: it waits until that has ended."""
 
 
 class Working(NamedTuple):
@@ -35,16 +35,25 @@ WORKING: Final[ContextVar[Working | None]] = ContextVar("cantrip_actors.working"
 DOING: Final[ContextVar[tuple[str, str] | None]] = ContextVar("cantrip_actors.doing", default=None)
 """The turn and the gate that runs in this context."""
 
+_OF_ENTITY: Final = frozenset[ContextVar[Any]]({ASKER, WORKING, DOING})
+"""Variables about the entity that works here. No other entity that it calls takes them over: each sets its own."""
+
 _UNSET: Final = object()
 
 
 def capture_variables(outside: Context | None = None) -> ContextVariables:
-    """Return the variables of the present context, without those that have the same value in `outside`."""
+    """Return the variables of the present context, for the same entity; with `outside`, those for another one, without
+    those that have the same value there.
+    """
     context = copy_context()
     if outside is None:
         return tuple(context.items())
     return tuple(
-        [(variable, value) for variable, value in context.items() if outside.get(variable, _UNSET) is not value]
+        [
+            (variable, value)
+            for variable, value in context.items()
+            if variable not in _OF_ENTITY and outside.get(variable, _UNSET) is not value
+        ]
     )
 
 

@@ -476,8 +476,9 @@ class Entity(Generic[Answer_co]):
 
         With `instructions` a crystal writes the summary and obeys them: the one of `folding.summary`, else the entity's
         own; a blank text does not count. It returns when the fold is recorded: False if there was nothing to fold.
-        `key` and `by` as for `send`. Raises EntityEnded, KeyUsed, and EntityInterrupted for a one-shot entity that no
-        process continues.
+        `key` and `by` as for `send`. Raises EntityEnded, KeyUsed, EntityInterrupted for a one-shot entity that no
+        process continues, and AskCycle in a gate of an entity that this entity waits for, or of its own: the gate
+        `compact` folds there.
         """
         check_kind("instructions", instructions, str | None, "a text, or None", InvalidIntent)
         tree = self._tree
@@ -486,8 +487,9 @@ class Entity(Generic[Answer_co]):
             await self._make_loadable(key)
         elif not await tree.in_store(lambda: self._is_continued() or self._is_gone()):
             raise EntityInterrupted(self._id)
-        body = {"instructions": instructions}
-        return await self._wait_until_taken(await self._post_control("compact", body, key=key, by=by))
+        async with tree.questions.mark_waiting(self._id):
+            taken = await self._post_control("compact", {"instructions": instructions}, key=key, by=by)
+            return await self._wait_until_taken(taken)
 
     async def _wait_until_taken(self, key: str) -> bool:
         """Wait until a record has taken control mail; return whether it was carried out, and not refused."""
