@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cantrip_actors.cli.command import LOOM, Backend, Loop, MaxCostPerDay, Url, examples, report_errors
+from cantrip_actors.cli.command import LOOM, Backend, Dependencies, Loop, MaxCostPerDay, Url, examples, report_errors
 
 app = typer.Typer()
 
@@ -17,6 +17,7 @@ app = typer.Typer()
 def acp(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe, or module:attribute.")],
     loom: Url = LOOM,
+    dependencies: Dependencies = None,
     debug: Annotated[
         Path | None, typer.Option("--debug", metavar="FILE", help="Append every message in either direction there.")
     ] = None,
@@ -44,6 +45,7 @@ def acp(
         from cantrip_actors import Runtime
         from cantrip_actors.acp.self_check import check_agent
         from cantrip_actors.acp.stdio import run_agent
+        from cantrip_actors.cli.cantrip_source import load_dependencies
         from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key
 
@@ -54,7 +56,8 @@ def acp(
             return
 
         async def serve() -> None:
-            async with Runtime.open(loom, cantrips=[cantrip], seal_key=seal_key()) as runtime:
+            options: Any = {"seal_key": seal_key(), "dependencies": load_dependencies(dependencies)}
+            async with Runtime.open(loom, cantrips=[cantrip], **options) as runtime:
                 runtime.set_allowance(max_cost_per_day)
                 await run_agent(runtime, cantrip, messages, answers, debug=debug, terminal=terminal)
 

@@ -1,14 +1,17 @@
-"""The argument with which a command takes a cantrip: the path of a recipe, or `module:attribute`."""
+"""What a command takes from files: a cantrip, the path of a recipe or `module:attribute`, and `module:function`."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cantrip_actors import Cantrip, InvalidCantrip
 from cantrip_actors.cli.errors import UnknownRecipe
 from cantrip_actors.recipes import load_recipe
+from cantrip_actors.terms.episode_scope import Provide
 from cantrip_actors.terms.imports import import_part
 
 
@@ -32,12 +35,29 @@ def load_cantrip(source: str) -> Cantrip:
         )
     if not is_module_source(source):
         return load_recipe(Path(source))
-    if "" not in sys.path:
-        sys.path.insert(0, "")  # as `python -m` does, so that a module in this folder is found
-    try:
-        value = import_part(source, source, lambda value: isinstance(value, Cantrip))
-    except InvalidCantrip as error:
-        raise UnknownRecipe(str(error)) from error
+    value = _import_source(source, lambda value: isinstance(value, Cantrip))
     if not isinstance(value, Cantrip):
         raise UnknownRecipe(f"{source}: expected a cantrip, got {type(value).__name__}")
     return value
+
+
+def load_dependencies(source: str | None) -> Provide | None:
+    """Return the function that `module:function` names, which provides dependencies; None for None.
+
+    Raises UnknownRecipe if the module has no such function.
+    """
+    if source is None:
+        return None
+    provide: Provide = _import_source(source, callable)
+    if not callable(provide):
+        raise UnknownRecipe(f"{source}: expected a function of an EpisodeScope, got {type(provide).__name__}")
+    return provide
+
+
+def _import_source(source: str, is_listed: Callable[[Any], bool]) -> Any:
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # as `python -m` does, so that a module in this folder is found
+    try:
+        return import_part(source, source, is_listed)
+    except InvalidCantrip as error:
+        raise UnknownRecipe(str(error)) from error

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -23,6 +23,7 @@ from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     LOOM,
     Backend,
+    Dependencies,
     Json,
     Loop,
     OfferedRecipes,
@@ -87,6 +88,7 @@ Ttl = Annotated[float, typer.Option("--ttl", min=0.04, help="Seconds of silence 
 def worker(
     recipes: OfferedRecipes = None,
     loom: Url = LOOM,
+    dependencies: Dependencies = None,
     name: Annotated[str | None, typer.Option("--name", help="For people; left out: this machine's.")] = None,
     capacity: CapacityOption = 200,
     release: ReleaseOption = "",
@@ -123,6 +125,7 @@ def worker(
         import anyio
 
         from cantrip_actors import Node
+        from cantrip_actors.cli.cantrip_source import load_dependencies
         from cantrip_actors.cli.offered_cantrips import load_cantrips
 
         try:
@@ -139,17 +142,20 @@ def worker(
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
         queues = _parse_queues(queue or ())
-        cantrips = load_cantrips(loom, recipes or ())
+        offer: dict[str, Any] = {
+            "cantrips": load_cantrips(loom, recipes or ()),
+            "dependencies": load_dependencies(dependencies),
+        }
 
         async def serve() -> None:
-            await _run_worker(loom, cantrips, node, queues, health, early, quiet=quiet)
+            await _run_worker(loom, offer, node, queues, health, early, quiet=quiet)
 
         anyio.run(serve, backend=backend.value)
 
 
 async def _run_worker(
     loom: str,
-    cantrips: list[Any],
+    offer: Mapping[str, Any],
     node: Node,
     queues: list[Queue],
     health: str | None,
@@ -168,12 +174,12 @@ async def _run_worker(
     key = os.environ.get(SNAPSHOT_KEY, "").encode() or None
     runtime_of_node = Runtime.open(
         loom,
-        cantrips=cantrips,
         node=node,
         queues=queues,
         snapshot_key=key,
         seal_key=seal_key(),
         telemetry=telemetry,
+        **offer,
     )
     async with AsyncExitStack() as stack:
         with opening():

@@ -90,6 +90,14 @@ OfferedRecipes = Annotated[
     list[str] | None,
     typer.Argument(metavar="RECIPE", help="Recipes or module:attribute; left out: those of the loom."),
 ]
+Dependencies = Annotated[
+    str | None,
+    typer.Option(
+        "--dependencies",
+        metavar="MODULE:FUNCTION",
+        help="The function that provides the dependencies of gates for each episode.",
+    ),
+]
 MaxCostPerDay = Annotated[
     float | None,
     typer.Option(

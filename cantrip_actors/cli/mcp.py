@@ -11,6 +11,7 @@ from cantrip_actors.cli import mcp_client
 from cantrip_actors.cli.command import (
     LOOM,
     Backend,
+    Dependencies,
     FirstCommand,
     IfUnattended,
     Loop,
@@ -45,6 +46,7 @@ app = typer.Typer(
 def serve(
     recipes: OfferedRecipes = None,
     loom: Url = LOOM,
+    dependencies: Dependencies = None,
     http: Annotated[bool, typer.Option("--http", help="Serve over HTTP, at /mcp, and not on standard input.")] = False,
     bind: Annotated[
         str, typer.Option("--bind", metavar="HOST:PORT", help="With --http: where to listen.")
@@ -82,13 +84,19 @@ def serve(
         import anyio
 
         from cantrip_actors import Runtime
+        from cantrip_actors.cli.cantrip_source import load_dependencies
         from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key
 
         configure_logs(whole=True)
         server = import_extra("cantrip_actors.mcp_server", "mcp", "cantrip mcp")
         cantrips = load_cantrips(loom, recipes or (), are_chosen=True)
-        options: dict[str, Any] = {"recover": "resume", "unattended": unattended.value, "seal_key": seal_key()}
+        options: dict[str, Any] = {
+            "recover": "resume",
+            "unattended": unattended.value,
+            "seal_key": seal_key(),
+            "dependencies": load_dependencies(dependencies),
+        }
         if streams is None:
             from cantrip_actors.cli.serve import make_limits, show_mcp
 

@@ -12,6 +12,7 @@ from cantrip_actors.cli import output
 from cantrip_actors.cli.command import (
     LOOM,
     Backend,
+    Dependencies,
     FirstCommand,
     IfUnattended,
     Loop,
@@ -56,6 +57,7 @@ app = typer.Typer(
 def run(
     recipes: OfferedRecipes = None,
     loom: Url = LOOM,
+    dependencies: Dependencies = None,
     bind: Annotated[str, typer.Option("--bind", metavar="HOST:PORT", help="Where to listen.")] = "127.0.0.1:8000",
     health: Annotated[
         str | None, typer.Option("--health", metavar="HOST:PORT", help="Answer /health/live and /health/ready there.")
@@ -111,6 +113,7 @@ def run(
 
         import anyio
 
+        from cantrip_actors.cli.cantrip_source import load_dependencies
         from cantrip_actors.cli.extensions import open_service_extensions
         from cantrip_actors.cli.offered_cantrips import load_cantrips
         from cantrip_actors.cli.sealed import seal_key
@@ -141,6 +144,7 @@ def run(
                 "recover": "resume",
                 "unattended": unattended.value,
                 "seal_key": seal_key(),
+                "dependencies": load_dependencies(dependencies),
                 "webhooks": () if webhooks is None else read_webhooks(webhooks),
             },
         )

@@ -47,9 +47,9 @@ async def started(era: str, url: str, backend: str, log: Any, **options: Any) ->
 
 
 @asynccontextmanager
-async def forked(era: str, url: str, backend: str, log: Any, **options: Any) -> AsyncIterator[Client]:
+async def forked(era: str, url: str, backend: str, log: Any, *offer: str, **options: Any) -> AsyncIterator[Client]:
     """Fork the command, which takes less time than to start it, and connect to it."""
-    arguments = ["mcp", "tests.mcp_server.noisy:noisy", "--loom", url, "--backend", backend]
+    arguments = ["mcp", *(offer or ["tests.mcp_server.noisy:noisy"]), "--loom", url, "--backend", backend]
     environment = {**os.environ, "PID_FILE": f"{log.name}.pid"}
     pipe = subprocess.PIPE
     with Forked(COMMAND, *arguments, cwd=ROOT, env=environment, stdin=pipe, stdout=pipe, stderr=log) as process:
@@ -106,6 +106,19 @@ async def test_a_client_that_starts_the_command_calls_the_tool(tmp_path: Path, r
         assert verify_loom(store).ok
     finally:
         store.close()
+
+
+@pytest.mark.rule("MCP-13")
+async def test_a_function_that_the_command_line_names_provides_the_dependencies_of_gates(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url, source = f"jsonl:{tmp_path}/loom.jsonl", "tests.mcp_server.desk"
+    offer = (f"{source}:desk", "--dependencies", f"{source}:provide")
+    with (tmp_path / "log").open("w") as log, anyio.fail_after(60):
+        async with forked(ERAS[0], url, backend_of(request), log, *offer) as client:
+            result = await client.call_tool("desk", {"intent": "What did I order?"})
+    assert result.structured_content is not None
+    assert result.structured_content["result"].startswith("tea for ")
 
 
 @pytest.mark.rule("MCP-16")

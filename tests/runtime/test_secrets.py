@@ -8,6 +8,7 @@ from structlog.testing import capture_logs
 
 from cantrip_actors import Cantrip, Circle, CrystalError, EntityCrashed, Injected, Runtime, gate, scripted
 from cantrip_actors.observe import Upserts
+from cantrip_actors.redact import Redactor, SecretPattern
 from cantrip_actors.runtime.entity.performer import Performer
 from cantrip_actors.wards import max_turns
 from tests.runtime.spells import cantrip, done, say
@@ -64,6 +65,17 @@ async def test_a_secret_that_is_cut_by_deltas_is_found() -> None:
         seen, _, _ = await watched(runtime, Slowly())
     assert SECRET not in repr(seen)
     assert "[redacted:pass], you know" in repr(seen)
+
+
+async def test_a_redactor_says_which_other_texts_are_secret() -> None:
+    email = SecretPattern("email", ("@",), r"[\w.+-]{1,64}@[\w.-]{1,63}\w")
+    speaker = scripted(lambda _: {"content": "it is for anna@example.org, you know"})
+    async with Runtime.open(secrets=Redactor({"pass": SECRET}, [email])) as runtime:
+        seen, _, _ = await watched(runtime, speaker)
+        shown = runtime.shown_loom.records(runtime.loom.entities()[0])
+    assert "anna@example.org" not in repr(seen)
+    assert "it is for [redacted:email], you know" in repr(seen)
+    assert "it is for [redacted:email], you know" in repr(shown)
 
 
 async def test_errors_and_reports_have_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,8 @@ class Providing:
             raise DependenciesUnknown(
                 f"entity {cell.entity_id} waits: its gates need {', '.join(missing)}, which "
                 + (
-                    "only Runtime.open(…, dependencies=provide) provides: open this runtime with it"
+                    "only Runtime.open(…, dependencies=provide) provides: open this runtime with it, or start the "
+                    "command with --dependencies MODULE:FUNCTION"
                     if self._provide is None
                     else "the function of Runtime.open(dependencies=…) did not return for this episode"
                 )

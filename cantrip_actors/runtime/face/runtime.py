@@ -38,7 +38,7 @@ from cantrip_actors.records.records import Header, OnClose
 from cantrip_actors.records.tenant import check_tenant, scope_name
 from cantrip_actors.records.timers import CatchUp, Overlap, Target
 from cantrip_actors.redact.logs import get_logger
-from cantrip_actors.redact.redactor import Secrets
+from cantrip_actors.redact.redactor import Redactor, Secrets
 from cantrip_actors.runtime.circles.tool_servers import HeldServer
 from cantrip_actors.runtime.entity.beginnings import Beginning, Beginnings, check_cantrip
 from cantrip_actors.runtime.entity.cells import NEVER_BEGAN
@@ -161,7 +161,7 @@ class Runtime:
         upgrade: Upgrade = "idle",
         recover: Recover = "list",
         passivate_after: float = 300.0,
-        secrets: Secrets = (),
+        secrets: Secrets | Redactor = (),
         redact: Redact = "exports",
         snapshot_key: bytes | None = None,
         max_waiting: int = 1000,
@@ -205,9 +205,9 @@ class Runtime:
         DependenciesUnknown (docs/service.md).
 
         `secrets` (texts, or names with texts), the keys of crystals, and gate dependencies with names such as `token`
-        are redacted in every event, stream, error and log line, and so are texts that look like a common kind of key.
-        The loom stores the original texts, unless `redact` is "at_rest": then no secret is in the loom, and a resumed
-        entity sees the redacted texts.
+        are redacted in every event, stream, error and log line, and so are texts that look like a common kind of key. A
+        `Redactor` as `secrets` has other patterns. The loom stores the original texts, unless `redact` is "at_rest":
+        then no secret is in the loom, and a resumed entity sees the redacted texts.
 
         Snapshots of the sandboxes of code circles are stored in the loom from time to time, sealed with a key. SQLite
         has it in the file `<loom>.key`, made when it is first needed; that of a JSONL loom ends with the runtime.

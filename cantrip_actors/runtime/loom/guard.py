@@ -67,8 +67,8 @@ class Guard:
     (`stream/answer.py`).
     """
 
-    def __init__(self, secrets: Secrets = (), *, at_rest: bool = False) -> None:
-        self.redactor = Redactor(secrets)
+    def __init__(self, secrets: Secrets | Redactor = (), *, at_rest: bool = False) -> None:
+        self.redactor = secrets if isinstance(secrets, Redactor) else Redactor(secrets)
         self.at_rest = at_rest
         self._learnt: set[tuple[str, str]] = set()
 
