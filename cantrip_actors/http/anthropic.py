@@ -159,6 +159,7 @@ def _read_body(body: models.MessagesBody, messages: Sequence[_PlacedMessage]) ->
         messages=[message.fields for message in messages],
         tools=None if body.tools is None else [_read_tool(tool) for tool in body.tools],
         tool_choice=_read_choice(body.tool_choice or {}),
+        parallel_tool_calls=not _reads_one_call(body.tool_choice or {}),
         response_format=None if form is None else AnswerFormat(type=form.type, schema=form.schema_),
     )
 
@@ -180,6 +181,15 @@ def _read_choice(choice: Mapping[str, Any]) -> Any:
     if choice.get("type") == "tool":
         return {"type": "function", "function": {"name": choice.get("name")}}
     return "required" if choice.get("type") == "any" else choice.get("type")
+
+
+def _reads_one_call(choice: Mapping[str, Any]) -> bool:
+    """Return whether a client wants one call at a time. Raises Problem 400."""
+    one_call = choice.get("disable_parallel_tool_use")
+    if not isinstance(one_call, bool | None):
+        detail = f"tool_choice.disable_parallel_tool_use: expected true or false, got {one_call!r:.50}"
+        raise Problem(400, "invalid", detail, param="tool_choice")
+    return one_call is True
 
 
 # Answers

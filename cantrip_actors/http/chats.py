@@ -235,7 +235,7 @@ def _add_ag_ui_tools(call: HttpCall, tools: Sequence[AgUiToolJson]) -> Cantrip |
     cantrip = find_cantrip(call, call.path["cantrip"])
     own = {gate.name for gate in cantrip.circle.gates if gate.kind == "deferred"}
     functions = [{"type": "function", "function": tool.model_dump()} for tool in tools if tool.name not in own]
-    return add_tools(cantrip, read_tools(cantrip, functions), must_call=False) if functions else None
+    return add_tools(cantrip, read_tools(cantrip, functions)) if functions else None
 
 
 def _read_ag_ui_decisions(call: HttpCall, entity_id: str, body: AgUiBody) -> Iterator[ChatDecision]:

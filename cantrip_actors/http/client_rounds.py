@@ -107,7 +107,7 @@ async def _find_pause(
                 await _deliver(call, request, results)
             if ready:
                 continue
-            calls = await call.read(partial(_list_calls, call, waiting, tools)) if waiting else ()
+            calls = await call.read(partial(_list_calls, call, work.entity_id, waiting, tools)) if waiting else ()
             pause = _choose_pause(calls, requests, can_reply=can_reply)
             if pause is not None:
                 return pause
@@ -142,7 +142,7 @@ def read_pause(call: HttpCall, work: Work, *, can_reply: bool) -> ClientPause | 
     if work.state != "working":
         return None
     tools = find_tools(call, work.entity_id)
-    calls = _list_calls(call, _list_waiting(call, work.entity_id, tools), tools)
+    calls = _list_calls(call, work.entity_id, _list_waiting(call, work.entity_id, tools), tools)
     return _choose_pause(calls, work.requests(), can_reply=can_reply)
 
 
@@ -163,8 +163,14 @@ def _list_waiting(call: HttpCall, entity_id: str, tools: Mapping[str, Gate]) -> 
     return [request for request in requests if request.kind == "deferred" and request.gate in tools]
 
 
-def _list_calls(call: HttpCall, waiting: list[Request], tools: Mapping[str, Gate]) -> tuple[ToolCallItem, ...]:
-    return tuple(item for request in waiting for item in _list_answer_calls(call, request, tools))
+def _list_calls(
+    call: HttpCall, root: str, waiting: list[Request], tools: Mapping[str, Gate]
+) -> tuple[ToolCallItem, ...]:
+    """Return the calls of one answer: for which an entity and those below it wait; one of them, if its client wants
+    one at a time.
+    """
+    calls = tuple(item for request in waiting for item in _list_answer_calls(call, request, tools))
+    return calls[:1] if calls and find_client_additions(call, root).one_call else calls
 
 
 def _list_answer_calls(call: HttpCall, request: Request, tools: Mapping[str, Gate]) -> list[ToolCallItem]:
@@ -212,7 +218,8 @@ def find_offered(call: HttpCall, entity_id: str) -> Cantrip | None:
     return call.service.cantrips.get(call.runtime.loom.header(entity_id).cantrip_name or "")
 
 
-def _find_additions(call: HttpCall, entity_id: str, turn_id: str | None = None) -> Additions:
+def find_client_additions(call: HttpCall, entity_id: str, turn_id: str | None = None) -> Additions:
+    """Return the additions of a client to an entity's cantrip, for the newest intent or at a turn. Reads the loom."""
     loom = call.runtime.loom
     header = loom.header_in_force(entity_id) if turn_id is None else loom.header_at(turn_id)
     return find_additions(find_offered(call, entity_id), header.circle, header.call)
@@ -222,7 +229,7 @@ def find_tools(call: HttpCall, entity_id: str, turn_id: str | None = None) -> di
     """Return the tools that a client gave an entity, for the newest intent or at a turn: the deferred gates that the
     offered cantrip does not have.
     """
-    return {tool.name: tool.make_gate() for tool in _find_additions(call, entity_id, turn_id).tools}
+    return {tool.name: tool.make_gate() for tool in find_client_additions(call, entity_id, turn_id).tools}
 
 
 def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity, str]:
@@ -249,7 +256,7 @@ def check_results(call: HttpCall, results: Results, param: str) -> tuple[Entity,
     (root,) = entities
     tools = find_tools(call, root)
     for request in _list_waiting(call, root, tools):
-        ids = [item.id for item in _list_answer_calls(call, request, tools)]
+        ids = [item.id for item in _list_calls(call, root, [request], tools)]
         missing = [id for id in ids if id not in results]
         if missing and len(missing) < len(ids):  # a child may have come to wait since
             text = f"{param}: expected a result of each call, got none of {missing[0]!r}"
@@ -275,7 +282,7 @@ async def load(call: HttpCall, entity: Entity, changed: Cantrip | None) -> None:
     """
 
     def find_extended() -> Cantrip | None:
-        offered, additions = find_offered(call, entity.id), _find_additions(call, entity.id)
+        offered, additions = find_offered(call, entity.id), find_client_additions(call, entity.id)
         return extend(offered, additions) if offered is not None and additions else None
 
     cantrip = changed or await call.read(find_extended)

@@ -142,12 +142,16 @@ def _refuse(param: str, text: str) -> Problem:
     return Problem(400, "invalid", f"{param}: {text}", param=param)
 
 
-def add_tools(cantrip: Cantrip, tools: Mapping[str, Gate], *, must_call: bool) -> Cantrip:
-    """Return a cantrip with a client's tools. With `must_call` each answer of its crystal calls a gate."""
+def add_tools(
+    cantrip: Cantrip, tools: Mapping[str, Gate], *, must_call: bool = False, one_call: bool = False
+) -> Cantrip:
+    """Return a cantrip with a client's tools. With `must_call` each answer of its crystal calls a gate; with `one_call`
+    the client gets one call at a time.
+    """
     if not tools:
         return cantrip
     added = tuple(AddedTool(gate.name, gate.parameters, gate.description) for gate in tools.values())
-    return extend(cantrip.offered, replace(cantrip.additions, tools=added, must_call=must_call))
+    return extend(cantrip.offered, replace(cantrip.additions, tools=added, must_call=must_call, one_call=one_call))
 
 
 def ask_for_form(cantrip: Cantrip, schema: Mapping[str, Any]) -> Cantrip | None:

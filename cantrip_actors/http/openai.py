@@ -270,7 +270,8 @@ def _add_tools(
         typed, tool_form = _ask_for_form(cantrip, wanted, ClientTool(chosen.name, is_named=choice != "required"))
         if tool_form is not None:
             return typed, tool_form, {}
-    return add_tools(cantrip, gates, must_call=choice == "required" or asked is not None), None, gates
+    must_call, one_call = choice == "required" or asked is not None, body.parallel_tool_calls is False
+    return add_tools(cantrip, gates, must_call=must_call, one_call=one_call), None, gates
 
 
 def _apply_form(form: AnswerForm | None, outcome: Outcome) -> Outcome:

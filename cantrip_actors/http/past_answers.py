@@ -28,7 +28,7 @@ from cantrip_actors import (
     Work,
 )
 from cantrip_actors.http.calls import HttpCall
-from cantrip_actors.http.client_rounds import find_tools, make_round_key
+from cantrip_actors.http.client_rounds import find_client_additions, make_round_key
 from cantrip_actors.http.episode_tools import Rest, list_calls
 from cantrip_actors.stream.reading import EventLog
 from cantrip_actors.terms.messages import NO_USAGE, ToolCall
@@ -61,7 +61,7 @@ class PastAnswers(NamedTuple):
 def has_asked_person(call: HttpCall, work: Work) -> bool:
     """Return whether an episode has come to wait for a person, who may have decided. Reads the loom."""
     events = _read_episode(call, work.entity_id, work.key)
-    tools = _find_tools(call, work.entity_id, events)
+    tools, _ = _find_tools(call, work.entity_id, events)
     requests = (event for event in events if isinstance(event, RequestedEvent) and not event.is_utterance)
     return any(not event.is_deferred or event.gate not in tools for event in requests)
 
@@ -78,8 +78,9 @@ def read_past_answers(
     delivered = [group for group in reader.groups if group.delivered is not None]
     groups = sorted(delivered, key=attrgetter("delivered"))
     first, last = _find_groups(groups, key)
-    before = [*_join(groups[:first]), *(_make_answer(groups[first:last]) for _ in range(last > first))]
-    return PastAnswers(before, [*_join(groups[last:])], reader.usage)
+    join = _divide if reader.one_call else _join
+    before = [*join(groups[:first]), *(_make_answer(groups[first:last]) for _ in range(last > first))]
+    return PastAnswers(before, [*join(groups[last:])], reader.usage)
 
 
 def _read_episode(call: HttpCall, entity_id: str, intent: str) -> list[EntityEvent]:
@@ -100,13 +101,17 @@ def _read_nested(call: HttpCall, entity_id: str, intent: str | None = None) -> I
                 yield from _read_nested(call, event.child)
 
 
-def _find_tools(call: HttpCall, entity_id: str, events: Sequence[EntityEvent]) -> Mapping[str, Gate]:
-    """Return the tools that a client gave an entity in an episode, with its first request and with its last one."""
+def _find_tools(call: HttpCall, entity_id: str, events: Sequence[EntityEvent]) -> tuple[Mapping[str, Gate], bool]:
+    """Return the tools that a client gave an entity in an episode, with its first request and with its last one; and
+    whether it wants one call at a time.
+    """
     own = [event for event in events if event.entity_id == entity_id]
     turns = [event.turn_id for event in own if isinstance(event, StepCompleteEvent)]
     is_over = any(isinstance(event, EpisodeEndedEvent | EntityEndedEvent) for event in own)
     ends: list[str | None] = [*turns[:1], *(turns[-1:] if is_over else [None])]
-    return {name: tool for turn_id in ends for name, tool in find_tools(call, entity_id, turn_id).items()}
+    additions = [find_client_additions(call, entity_id, turn_id) for turn_id in ends]
+    tools = {tool.name: tool.make_gate() for added in additions for tool in added.tools}
+    return tools, any(added.one_call for added in additions)
 
 
 @dataclass(slots=True)
@@ -140,7 +145,7 @@ class _AnswerReader:
         """Those of the utterance that is being read."""
         self._requests: dict[str, _CallGroup] = {}
         events = _read_episode(call, entity_id, intent)
-        self._tools = _find_tools(call, entity_id, events)
+        self._tools, self.one_call = _find_tools(call, entity_id, events)
         for number, event in enumerate(events):
             self._add(number, event)
 
@@ -174,6 +179,7 @@ class _AnswerReader:
         elif event.is_deferred and event.gate in self._tools:
             first = ToolCall(event.tool_call_id, event.gate, event.args)
             calls = tuple(list_calls(event.entity_id, first, self._calls.get(event.entity_id, ()), self._tools))
+            calls = calls[:1] if self.one_call else calls
             rest, results = Rest(calls, self._words, self.usage, None), [item.id for item in calls]
         else:
             return
@@ -193,6 +199,11 @@ def _find_groups(groups: Sequence[_CallGroup], key: str) -> tuple[int, int]:
             if _make_answer(groups[first:last]).key == key:
                 return first, last
     return len(groups), len(groups)
+
+
+def _divide(groups: Sequence[_CallGroup]) -> Iterator[PastAnswer]:
+    """Yield an answer with each group."""
+    return (_make_answer([group]) for group in groups)
 
 
 def _join(groups: Sequence[_CallGroup]) -> Iterator[PastAnswer]:

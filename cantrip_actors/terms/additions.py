@@ -39,6 +39,8 @@ class Additions(Value, frozen=True):
     done: Mapping[str, Any] | None = None
     must_call: bool = False
     """Whether each answer of the crystal calls a gate."""
+    one_call: bool = False
+    """Whether the client gets one call at a time."""
 
     def __bool__(self) -> bool:
         return self != NO_ADDITIONS

@@ -37,6 +37,8 @@ def extend(offered: Cantrip, additions: Additions) -> Cantrip:
     gates += tuple(tool.make_gate() for tool in additions.tools if circle.gate(tool.name) is None)
     if additions.must_call and not circle.has_programs:
         call = replace(call, tool_choice="required")
+    if additions.one_call:
+        call = replace(call, parallel_tool_calls=False)
     circle = replace_fields(circle, gates=gates)
     extended = replace_fields(offered, circle=circle, call=call, require_done_tool=requires_done)
     extended.__dict__.update(_offered=offered, _additions=additions)
@@ -54,4 +56,6 @@ def find_additions(offered: Cantrip | None, circle: Mapping[str, Any], call: Map
     )
     done = recorded[DONE]["parameters"] if DONE in recorded and DONE in own else None
     must_call = offered is not None and offered.call.tool_choice != call.get("tool_choice") == "required"
-    return Additions(tools, None if done == own.get(DONE) else done, must_call)
+    has_own = offered is not None and offered.call.parallel_tool_calls is False
+    one_call = not has_own and call.get("parallel_tool_calls") is False
+    return Additions(tools, None if done == own.get(DONE) else done, must_call, one_call)

@@ -8,6 +8,7 @@ from cantrip_actors import Cantrip, Circle, CrystalError, scripted
 from cantrip_actors.wards import max_turns
 from tests.http.serving import ADMIN, echo, in_process, served, token
 from tests.http.test_chat_history import DOT
+from tests.http.test_client_tools import CITY, looking
 
 pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-23")]
 
@@ -82,6 +83,24 @@ async def test_a_request_has_what_anthropics_clients_send_with_it() -> None:
         assert 0 < counted.json()["input_tokens"] < 50
         models = (await on.ask("GET", "/v1/models?limit=1000", 200, headers=headers)).json()
         assert (models["first_id"], models["has_more"], models["data"][0]["type"]) == ("echo", False, "model")
+
+
+async def test_a_client_that_disables_parallel_use_gets_one_call_in_each_message() -> None:
+    async with in_process([looking()]) as on:
+        choice: dict[str, Any] = {"type": "auto", "disable_parallel_tool_use": True}
+        tools = [{"name": "weather", "input_schema": CITY}]
+        messages: list[Any] = [{"role": "user", "content": "go"}]
+        body = {"model": "looks", "max_tokens": 9, "messages": messages, "tools": tools, "tool_choice": choice}
+        cities = []
+        while (answer := await on.post("/v1/messages", body, 200))["stop_reason"] == "tool_use":
+            (use,) = [block for block in answer["content"] if block["type"] == "tool_use"]
+            cities.append(use["input"]["city"])
+            result = {"type": "tool_result", "tool_use_id": use["id"], "content": f"fine in {cities[-1]}"}
+            messages += [{"role": "assistant", "content": answer["content"]}, {"role": "user", "content": [result]}]
+        assert cities == ["Oslo", "Rome"]
+        assert answer["content"][-1]["text"] == "fine in Oslo | own | fine in Rome"
+        choice["disable_parallel_tool_use"] = "yes"
+        assert "expected true or false" in (await on.post("/v1/messages", body, 400))["error"]["message"]
 
 
 async def test_a_form_by_its_earlier_name_is_the_form_of_the_answer() -> None:

@@ -42,14 +42,15 @@ def acting(policy: Policy) -> Cantrip:
 class Conversation:
     """A client that continues each response with results of all its calls, or with a message."""
 
-    def __init__(self, on: Served, model: str = "acting") -> None:
+    def __init__(self, on: Served, model: str = "acting", **more: Any) -> None:
         self.on = on
         self.model = model
+        self.more = more
         self.posted: list[Any] = []
 
     async def post(self, content: Any) -> Any:
         previous = self.posted[-1]["id"] if self.posted else None
-        body = {"model": self.model, "input": content, "tools": [FLAT], "previous_response_id": previous}
+        body = {"model": self.model, "input": content, "tools": [FLAT], "previous_response_id": previous, **self.more}
         self.posted.append(await self.on.post("/v1/responses", body, 200))
         return self.posted[-1]
 
@@ -136,6 +137,22 @@ async def test_no_call_comes_to_its_client_again_when_another_child_comes_to_wai
     }
     async with in_process([acting(policy)]) as on:
         assert await Conversation(on).run("go") == [["Oslo", "Rome"], ["Lima"]]
+
+
+async def test_a_client_that_wants_one_call_at_a_time_gets_one_in_each_response() -> None:
+    policy: Policy = {
+        "go": [look("Oslo", "Rome", "Bern", text="I look."), do("call_agent_batch", intents=["a", "b"]), "It snows."],
+        "a": [look("Lima", "Kyiv"), "sun"],
+        "b": [look("Paris"), "rain"],
+    }
+    async with in_process([acting(policy)]) as on:
+        talk = Conversation(on, parallel_tool_calls=False)
+        cities = await talk.run("go")
+        assert cities[:3] == [["Oslo"], ["Rome"], ["Bern"]]
+        assert sorted(cities[3:]) == [["Kyiv"], ["Lima"], ["Paris"]]
+        await talk.check_stored()
+        both = Conversation(on, parallel_tool_calls=True)
+        assert (await both.run("go"))[0] == ["Oslo", "Rome", "Bern"]
 
 
 @pytest.mark.parametrize("between", [do("pay", amount=3), do("call_agent", intent="more")])
