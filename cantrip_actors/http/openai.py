@@ -432,9 +432,11 @@ async def continue_calls(call: HttpCall, target: _Target, chat_input: ChatInput,
     tools = dict(target.tools) or await call.read(partial(find_tools, call, entity.id))
     outputs = call.service.growth.subscribe(entity.id, snapshot=False)
     await load(call, entity, target.changed)
-    if chat_input.intent is not None:
-        steering = f"round {make_round_key(chat_input.results)}"
-        await entity.steer(chat_input.intent, key=steering, by=call.token.sender)
+    news = await call.read(partial(_find_news, call, entity.id, chat_input.history, is_whole=False))
+    if news:
+        contents = (past["content"] for past in news)
+        parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
+        await entity.steer(parts, key=f"round {make_round_key(chat_input.results)}", by=call.token.sender)
     work = await call.read(lambda: call.runtime.receipt(entity, key)) if key else entity.work
     return _Run(work, outputs, tools, chat_input.results, has_begun=True)
 
@@ -658,10 +660,11 @@ def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     work = find_stored(call, id)
     header, intent = call.runtime.shown_loom.header(work.entity_id), find_intent(call, work)
     model, settings = header.cantrip_name or header.cantrip_id, read_settings(work.note)
-    created = _parse_seconds(header.at if intent is None else intent.at)
     outcome = work.find_outcome(redacted=True)
     form = find_noted_form(call, work, outcome)
     past = read_past_answers(call, work.entity_id, work.key, get_round_key(id), can_reply=form is None)
+    begun = _parse_seconds(header.at if intent is None else intent.at)
+    created = int(past.before[-1].at) if past.before else begun
     encoder = ResponseEncoder(id, model, created, find_previous_id(call, work, past), form, settings=settings)
     if past.after:
         shown = encoder.build(past.after[0].rest)

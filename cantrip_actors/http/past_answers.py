@@ -42,6 +42,8 @@ class PastAnswer(NamedTuple):
 
     rest: Rest
     results: Sequence[str]
+    at: float
+    """When the first result came."""
 
     @property
     def key(self) -> str:
@@ -125,6 +127,8 @@ class _CallGroup:
     """The number of the event with the first request."""
     delivered: int | None = None
     """The number of the event with the first result."""
+    at: float = 0.0
+    """The time of that event."""
 
 
 class _AnswerReader:
@@ -166,7 +170,7 @@ class _AnswerReader:
             case DecidedEvent():
                 group = self._requests.get(event.request_id)
                 if group is not None and group.delivered is None and event.decision in ("answer", "error"):
-                    group.delivered = number
+                    group.delivered, group.at = number, event.at
                 if is_own:
                     self.usage = NO_USAGE
             case _:
@@ -218,4 +222,5 @@ def _join(groups: Sequence[_CallGroup]) -> Iterator[PastAnswer]:
 def _make_answer(groups: Sequence[_CallGroup]) -> PastAnswer:
     calls = tuple(item for group in sorted(groups, key=attrgetter("asked")) for item in group.rest.calls)
     newest = max(groups, key=attrgetter("asked")).rest
-    return PastAnswer(newest._replace(calls=calls), [id for group in groups for id in group.results])
+    results = [id for group in groups for id in group.results]
+    return PastAnswer(newest._replace(calls=calls), results, min(group.at for group in groups))

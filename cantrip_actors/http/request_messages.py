@@ -55,8 +55,8 @@ Past = dict[str, Any]
 class ChatInput(NamedTuple):
     """The input of an entity: the last message of the user as its intent, and all other messages as its history.
 
-    With `results`, of calls that the client has carried out, an entity continues instead; the intent, if there is one,
-    is a message for it. With `waits`, the id of work that waited for a person, the request asks for its answer.
+    With `results`, of calls that the client has carried out, an entity continues instead; the history are messages for
+    it. With `waits`, the id of work that waited for a person, the request asks for its answer.
     """
 
     intent: Any
@@ -87,7 +87,7 @@ def parse_messages(
     results = _read_results(request[reply:], param)
     if any(map(split_client_id, results)):
         news = [past for past in _read_history(request[reply:]) if past["role"] in ("user", "system")]
-        return ChatInput([part for past in news for part in _list_parts(past)] or None, results=results)
+        return ChatInput(None, news, results)
     chat_input = _find_intent(request, param)
     calls = {tool_call["id"] for past in chat_input.history for tool_call in past.get("tool_calls", ())}
     for id in results:  # of another service: a part of the conversation
@@ -173,11 +173,6 @@ def _find_intent(request: Sequence[_RequestMessage], param: str) -> ChatInput:
         raise _refuse(final.where, text)
     last = max(number for number, past in enumerate(history) if past["role"] == "user")
     return ChatInput(history[last]["content"], [*history[:last], *history[last + 1 :]])
-
-
-def _list_parts(past: Past) -> list[str | File]:
-    content = past["content"]
-    return content if isinstance(content, list) else [content]
 
 
 # ------------------------------------------------------------------------------------------------------- the history

@@ -230,6 +230,28 @@ async def test_tools_context_and_state_of_a_page_are_those_of_its_run() -> None:
         assert on.runtime.loom.intents(entity.id)[-1].context is None
 
 
+async def test_instructions_that_come_with_results_again_are_no_further_message() -> None:
+    shown: list[list[tuple[str, str]]] = []
+
+    def act(context: Any) -> Any:
+        shown.append([(message.role, str(message.content)) for message in context])
+        asks = {"tool_calls": [{"gate": "weather", "args": {"city": "Oslo"}}]}
+        return {"content": "snow"} if context[-1].role == "tool" else asks
+
+    here = Cantrip(scripted(act, record=False), circle=Circle(["done"], [max_turns(9)]), name="looks")
+    async with in_process([here]) as on:
+        tool = {"type": "function", "name": "weather", "parameters": CITY}
+        body = {"model": "looks", "tools": [tool], "instructions": "Be brief."}
+        asked = await on.post("/v1/responses", {**body, "input": "go"}, 200)
+        result = {"type": "function_call_output", "call_id": asked["output"][0]["call_id"], "output": "snow"}
+        more = {**body, "input": [result], "previous_response_id": asked["id"]}
+        for _ in range(2):  # a client that tries again gets the same
+            answer = await on.post("/v1/responses", more, 200)
+            assert answer["output"][0]["content"][0]["text"] == "snow"
+        assert [role for role, _ in shown[-1]] == ["system", "user", "assistant", "tool"]
+        assert [text for _, text in shown[-1]].count("Be brief.") == 1
+
+
 @pytest.mark.rule("W-24")
 async def test_a_page_sends_the_results_of_two_calls_at_once_and_is_asked_for_none_again() -> None:
     def act(context: Any) -> Any:

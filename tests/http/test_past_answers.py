@@ -52,6 +52,7 @@ class Conversation:
         previous = self.posted[-1]["id"] if self.posted else None
         body = {"model": self.model, "input": content, "tools": [FLAT], "previous_response_id": previous, **self.more}
         self.posted.append(await self.on.post("/v1/responses", body, 200))
+        await anyio.sleep(5)  # so that each has a time of its own
         return self.posted[-1]
 
     async def answer(self) -> Any:
@@ -73,13 +74,14 @@ class Conversation:
 
     async def check_stored(self) -> None:
         """Check that each response is as it was, and names the one before it."""
-        before = None
+        before, created = None, 0
         for response in self.posted:
             stored = await self.on.get(f"/v1/responses/{response['id']}")
+            assert stored["created_at"] >= created + 4
             for name in ("id", "status", "output", "usage"):
                 assert stored[name] == response[name]
             assert stored["previous_response_id"] == before
-            before = response["id"]
+            before, created = response["id"], stored["created_at"]
 
 
 async def test_a_response_stays_as_it_was_after_its_client_has_continued_it() -> None:
