@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,35 @@ async def test_a_runtime_in_trouble_writes_nothing_to_standard_output(unconfigur
             except CantripError:
                 continue
     assert capfd.readouterr().out == ""
+
+
+FAILING = """
+import asyncio, sys
+from cantrip_actors import Cantrip, Runtime, gate, scripted
+
+@gate
+async def fail() -> str:
+    'Fail.'
+    raise RuntimeError("no")
+
+async def main():
+    async with Runtime.open("memory:") as runtime:
+        failing = [{"tool_calls": [{"gate": "fail", "args": {}}]}, "Done."]
+        await runtime.cast(Cantrip(scripted(failing), gates=[fail], max_turns=3), "go")
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import structlog"])
+def test_the_traceback_of_a_gate_is_readable_in_a_program_that_configures_no_log(before: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", before + FAILING], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    )
+    first, *trace = done.stderr.splitlines()
+    assert "a gate raised an exception" in first
+    assert trace[0] == "Traceback (most recent call last):"
+    assert trace[-1] == "RuntimeError: no"
 
 
 def find_writers(file: Path) -> Iterator[int]:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 
 import anyio
 
-from cantrip_actors import Cantrip, Runtime
+from cantrip_actors import Cantrip, CantripError, Runtime
 from cantrip_actors.acp.agent import Agent
 from cantrip_actors.acp.jsonrpc import RpcConnection
 from cantrip_actors.own_files.modes import private
@@ -107,7 +107,11 @@ def _open_trace(runtime: Runtime, debug: Path | None) -> Iterator[Callable[[str,
     if debug is None:
         yield lambda _direction, _message: None
         return
-    with open(debug, "ab", buffering=0, opener=private) as file:
+    try:
+        file = open(debug, "ab", buffering=0, opener=private)
+    except OSError as error:
+        raise CantripError(f"{debug}: the messages cannot be written there: {error.strerror}") from error
+    with file:
 
         def trace(direction: str, message: Any) -> None:
             with suppress(OSError):

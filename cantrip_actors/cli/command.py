@@ -172,7 +172,7 @@ def report_errors(*, json: bool, loom: str, line: bool = False) -> Iterator[None
             output.print_note(str(error) if hasattr(error, "mistakes") else f"error: {text}")
             if error.entity_id is not None:
                 thread = f"{_find_program()} loom thread {error.entity_id[-8:]}{render_loom_option(loom)}"
-                output.print_note(f"its turns are in the loom: {thread}")
+                output.print_note(f"the turns that it recorded: {thread}")
         raise typer.Exit(USAGE if is_mistake(error) else FAILED) from None
 
 

@@ -145,9 +145,12 @@ def add_token(
     lines.append(f"scopes = [{', '.join(_quote(scope) for scope in sorted(token.scopes))}]")
     if tenant is not None:
         lines.append(f"tenant = {_quote(tenant)}")
-    make_folder(path.parent)
-    with open(path, "a", encoding="utf-8", opener=private) as file:
-        file.write("\n".join(["", *lines, ""]) if os.fstat(file.fileno()).st_size else "\n".join([*lines, ""]))
+    try:
+        make_folder(path.parent)
+        with open(path, "a", encoding="utf-8", opener=private) as file:
+            file.write("\n".join(["", *lines, ""]) if os.fstat(file.fileno()).st_size else "\n".join([*lines, ""]))
+    except OSError as error:
+        raise InvalidTokens(f"{path}: the token cannot be added: {error.strerror}") from error
     return text
 
 

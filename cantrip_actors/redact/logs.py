@@ -105,9 +105,9 @@ def _write_plainly(method: str, event: str, values: Mapping[str, Any]) -> None:
     error = values.pop("exc_info", error)
     level = "error" if method == "exception" else method
     stamp = datetime.now().strftime("%Y-%m-%d %H:%M:%S")  # noqa: DTZ005  # local time, as structlog's default
+    trace = values.pop("exception", None) or (_traceback(error) if error else None)
     pairs = " ".join(f"{name}={value!r}" for name, value in values.items())
     text = f"{stamp} [{level:<9}] {event:<30} {pairs}".rstrip()
-    trace = _traceback(error) if error else None
     sys.stderr.write(f"{text}\n" if trace is None else f"{text}\n{trace}\n")
 
 

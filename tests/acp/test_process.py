@@ -267,3 +267,10 @@ def test_check_tries_the_protocol_and_debug_writes_it_without_secrets(tmp_path: 
     assert '-> {"jsonrpc":"2.0","id":0,"result"' in written
     assert "hunter2" not in written
     assert debug.stat().st_mode & 0o777 == 0o600
+    missing = tmp_path / "missing" / "debug"
+    options = ["--loom", "memory:", "--debug", str(missing)]
+    pipes: Any = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with Forked(COMMAND, *RECIPE, *options, cwd=ROOT, env=ENVIRONMENT, **pipes) as refused:
+        _, told = refused.communicate(timeout=60)
+    expected = f"error: {missing}: the messages cannot be written there: No such file or directory"
+    assert (refused.returncode, told.splitlines()[-1]) == (1, expected)

@@ -107,7 +107,7 @@ class TestCrystals:
         assert "Agent 'worker_addsub' failed after 3" in said.err
         assert "Last raw payload: {}" in said.err
         assert "Traceback" not in said.err
-        assert "its turns are in the loom" in said.err
+        assert "the turns that it recorded: cantrip loom thread" in said.err
 
     def test_a_crystal_that_follows_no_schema_ends_with_a_json_error(self, cantrip, place):
         said = cantrip("arithmetic", "2 + 3", *answers(place, "no", "no"), "--attempts", "2", "--json")

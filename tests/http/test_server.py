@@ -355,6 +355,14 @@ def test_without_tokens_only_loopback_is_served(tmp_path: Path) -> None:
         assert made.find(text) is not None
 
 
+def test_a_token_that_cannot_be_added_to_its_file_is_an_error_without_a_traceback(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    place = tmp_path / "file" / "tokens.toml"
+    made = CliRunner().invoke(app, ["serve", "token", "ci", "--scope", "read", "--tokens", str(place)])
+    assert (made.exit_code, made.stdout) == (2, "")
+    assert made.stderr == f"error: {place}: the token cannot be added: Not a directory\n"
+
+
 def test_a_token_is_printed_once_and_its_hash_is_kept(tmp_path: Path) -> None:
     file = tmp_path / "new" / "tokens.toml"
     scopes = ["--scope", "cast", "--scope", "read", "--tenant", "acme"]
