@@ -8,6 +8,7 @@ starts them. `python -m cantrip_demos.approval LOOM FILE KEY` is one of the firs
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -145,4 +146,5 @@ def _describe_paid(file: Path) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ctrl-C of the terminal ends it, as it ends the demo
     anyio.run(cast, sys.argv[1], Path(sys.argv[2]), sys.argv[3])

@@ -1,5 +1,10 @@
 """`cantrip demo approval`: four processes, one kill, one payment."""
 
+import os
+import signal
+import subprocess
+import sys
+
 import pytest
 
 pytestmark = pytest.mark.real_time
@@ -31,3 +36,14 @@ def test_the_demo_prints_json_for_programs(process):
     assert said.code == 0, said.err
     assert said.json["payments"] == ["120 EUR to the print shop"]
     assert said.json["request_id"].startswith(said.json["entity_id"])
+
+
+def test_ctrl_c_at_the_terminal_ends_the_demo_and_its_processes_without_a_traceback(place):
+    command = [sys.executable, "-m", "cantrip_actors.cli.main", "demo", "approval"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as demo:
+        for _ in range(4):  # now the second process waits
+            demo.stdout.readline()
+        os.killpg(demo.pid, signal.SIGINT)
+        _, err = demo.communicate(timeout=60)
+    assert (demo.returncode, err.strip()) == (130, "interrupted")
