@@ -138,6 +138,7 @@ def _join_as_array(lines: Iterable[bytes]) -> Iterator[bytes]:
         'cantrip loom search "no such file"',
         "cantrip loom search --gate fetch --errors",
         "cantrip loom search --regex 'HTTP [45]..' --in 5f3a9c1e",
+        "cantrip loom search refund --by anna --since 2026-11-02T00:00Z --until 2026-11-09T00:00Z",
     ),
 )
 def search(
@@ -150,6 +151,14 @@ def search(
     errors: Annotated[bool, typer.Option("--errors", help="Only turns in which a gate failed.")] = False,
     within: Annotated[
         str | None, typer.Option("--in", metavar="ID", help="Only this entity and everything below it.")
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="TIME", help="Only what was recorded then or later.")
+    ] = None,
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Only what was recorded before.")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option("--by", metavar="NAME", help="Only messages of this sender, and the work for its intents."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many to show.")] = 50,
     as_it_is: AsItIs = False,
@@ -164,9 +173,9 @@ def search(
     from cantrip_actors.terms.errors import LoomError
 
     try:
-        query = Query(text=text, regex=regex, gate=gate, errors=errors)
+        query = Query(text=text, regex=regex, gate=gate, errors=errors, since=since, until=until, by=by)
     except LoomError as error:
-        raise typer.BadParameter(str(error), param_hint="--regex") from error
+        raise typer.BadParameter(str(error)) from error
     with open_for_reading(loom, json=as_json) as (opened, finder):
         query = replace(query, entity=None if within is None else finder.owner(within))
         seen = _redact(opened, as_it_is=as_it_is)
@@ -192,7 +201,9 @@ def _render_hit(hit: Hit) -> Any:
     from cantrip_actors.cli.terminal import printable
 
     what = f"turn {hit.sequence} {short(hit.turn_id)}" if hit.turn_id is not None else f"entity {short(hit.entity_id)}"
-    line = Text(end="").append(f"{what} ", "bold").append(f"{hit.place}: ", "dim")
+    sender = f" by {printable(hit.by)}" if hit.by and hit.turn_id is None else ""
+    line = Text(end="").append(f"{hit.at[:16].replace('T', ' ')} ", "dim").append(f"{what} ", "bold")
+    line.append(f"{hit.place}{sender}: ", "dim")
     before, match, after = hit.excerpt[: hit.start], hit.excerpt[hit.start : hit.end], hit.excerpt[hit.end :]
     return line.append(printable(before)).append(printable(match), "reverse").append(printable(after))
 

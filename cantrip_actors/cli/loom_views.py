@@ -443,11 +443,9 @@ def _render_spoken(turn: Turn, longest: int | None) -> Iterator[Text]:
         yield from _render_block("resumed", resumed.in_words, longest, "yellow")
     for decision in turn.decisions:
         yield from _render_block("decided", decision.in_words, longest, "yellow")
-    for seen in turn.gate_calls:
-        style = "red" if seen.is_error else ""
-        yield from _render_block(
-            "failed" if seen.is_error else "answered", f"{seen.gate}: {seen.content}", longest, style
-        )
+    for seen, duration in zip(turn.gate_calls, turn.gate_durations, strict=True):
+        title, style = ("failed", "red") if seen.is_error else ("answered", "")
+        yield from _render_block(title, f"{seen.gate} ({duration:,.1f} ms): {seen.content}", longest, style)
 
 
 def _render_block(title: str, text: str, longest: int | None, style: str) -> Iterator[Text]:

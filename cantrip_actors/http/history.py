@@ -119,7 +119,16 @@ async def search_loom(call: HttpCall) -> JsonAnswer:
     wanted: models.SearchQuery = call.query
     entity = None if wanted.entity is None else await call.find_entity_id(wanted.entity)
     try:
-        query = Query(text=wanted.q, regex=wanted.regex, gate=wanted.gate, errors=wanted.errors, entity=entity)
+        query = Query(
+            text=wanted.q,
+            regex=wanted.regex,
+            gate=wanted.gate,
+            errors=wanted.errors,
+            entity=entity,
+            since=None if wanted.since is None else wanted.since.isoformat(),
+            until=None if wanted.until is None else wanted.until.isoformat(),
+            by=wanted.by,
+        )
         limiter = get_client_limiter() if wanted.regex is None else call.service.expressions
 
         def look() -> list[Hit]:

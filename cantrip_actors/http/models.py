@@ -224,6 +224,9 @@ class SearchQuery(Strict):
     gate: str | None = None
     errors: bool = False
     entity: str | None = None
+    since: AwareDatetime | None = Field(default=None, description="Only what was recorded at this time or later.")
+    until: AwareDatetime | None = Field(default=None, description="Only what was recorded before this time.")
+    by: str | None = Field(default=None, description="Only messages of this sender, and the work for its intents.")
     limit: int = Field(default=50, ge=1, le=200)
 
 

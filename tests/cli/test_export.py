@@ -111,6 +111,16 @@ class TestSearch:
         assert len(cantrip("loom", "search", "--gate", "done", "--in", told[1], "--json").json) == 1
         assert "good" in cantrip("loom", "search", "--regex", "go+d").out
 
+    def test_search_finds_what_a_sender_said_at_a_time(self, cantrip, told):
+        with Runtime.blocking(LOOM) as runtime:
+            runtime.cast(Cantrip(scripted(["sent"]), gates=[], max_turns=3), "send milk", by="anna")
+        (line, *_) = cantrip("loom", "search", "--by", "anna", "--since", "2026-01-01T00:00Z").out.splitlines()
+        assert line.endswith("intent by anna: send milk")
+        assert cantrip("loom", "search", "milk", "--by", "anna", "--until", "2026-01-01T00:00Z").code == 1
+        wrong = cantrip("loom", "search", "milk", "--since", "yesterday")
+        assert wrong.code == 2
+        assert "since: expected a time with an offset" in wrong.err
+
     def test_search_exits_with_1_without_matches(self, cantrip, told):
         assert cantrip("loom", "search", "nowhere to be found").code == 1
 

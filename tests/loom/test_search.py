@@ -1,12 +1,14 @@
 """Finding turns by text, gate, error, reward and expression, with an excerpt and within bounded time."""
 
 import time
+from datetime import datetime, timedelta
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 
-from cantrip_actors import LoomError
+from cantrip_actors import Cantrip, LoomError, Runtime, scripted
 from cantrip_actors.loom.reading.search import AROUND, Query, search
 from cantrip_actors.looms import open_store
 from tests.loom.histories import header, histories, texts, turn
@@ -68,6 +70,41 @@ class TestText:
 
     def test_hits_are_yielded_during_the_search(self, loom):
         assert next(search(loom, Query(text="echo"))).place == "call"
+
+
+class TestTimeAndSender:
+    async def test_what_a_person_said_three_weeks_ago_is_found_with_the_work_for_it(self):
+        desk = Cantrip(scripted(lambda context: f"noted: {context[-1].content}"), gates=[], max_turns=3)
+        async with Runtime.open("memory:") as runtime:
+            entity = await runtime.ensure("desk", desk)
+            for week in range(4):
+                await entity.send(f"week {week}: my parcel is broken", by="anna")
+                await entity.send(f"week {week}: where is my parcel?", by="ben")
+                await anyio.sleep(7 * 86_400)
+            loom = runtime.loom
+            first = datetime.fromisoformat(loom.headers().__next__().at)
+        since, until = ((first + timedelta(days=days)).isoformat() for days in (6, 13))
+
+        def search_texts(**conditions):
+            return [(hit.place, hit.excerpt) for hit in search(loom, Query(text="parcel", **conditions))]
+
+        said = "week 1: my parcel is broken"
+        assert search_texts(since=since, until=until, by="anna") == [("intent", said), ("content", f"noted: {said}")]
+        assert len(search_texts(since=since, until=until)) == 4
+        assert len(search_texts(by="anna")) == 8
+        assert len(search_texts(since=until)) == 8
+        hit = next(search(loom, Query(text="parcel", since=since, by="ben")))
+        assert (hit.by, since <= hit.at < until) == ("ben", True)
+
+    async def test_a_search_for_places_leaves_out_the_other_parts_of_a_conversation(self):
+        async with Runtime.open("memory:") as runtime:
+            await runtime.cast(Cantrip(scripted(["buy milk"]), gates=[], max_turns=3), "milk?")
+            assert found(runtime.loom, text="milk", places=("content",)) == [("content", "milk")]
+
+    def test_a_time_without_an_offset_is_refused(self):
+        for name in ("since", "until"):
+            with pytest.raises(LoomError, match=f"{name}: expected a time with an offset"):
+                Query(**{name: "2026-11-28T09:00"})
 
 
 class TestTurns:

@@ -19,11 +19,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from cantrip_actors.loom.reading.view import Loom, make_unchecked
+from cantrip_actors.loom.stores.selection import format_since
 from cantrip_actors.machine.project import read_entries
 from cantrip_actors.records.records import Record
 from cantrip_actors.records.turn import Turn
 from cantrip_actors.redact.visible import show_value
 from cantrip_actors.terms.errors import LoomError
+
+__all__ = ["Hit", "Place", "Query", "search"]
 
 Place = Literal["intent", "steer", "content", "thinking", "code", "call", "result", "end"]
 """The part of an entity's history: intents, utterances, calls, results, endings."""
@@ -36,6 +39,9 @@ AROUND = 60
 SHOWN = 120
 """Characters of an expression in an error."""
 
+END = "~"
+"""A text after every time."""
+
 BATCH = 4_000_000
 """Characters that the process of a regular expression gets at once."""
 
@@ -47,6 +53,9 @@ class Query:
     `text` matches in any case, `regex` is in the syntax of Python's `re` (write `(?i)` for any case); not both. `gate`
     matches turns that called it or had its result, `errors` turns with an error observation, and with `gate` an error
     of that gate. `entity` limits the search to one entity, and with `below` to it and everything that it spawned.
+
+    `since` is the first moment, and `until` the first one after the last: ISO 8601 with an offset. `by` is a sender: of
+    messages, and of intents with all that the entity did for them.
     """
 
     text: str | None = None
@@ -60,10 +69,16 @@ class Query:
     max_reward: float | None = None
     seconds: float = 5.0
     """Seconds that a regular expression may take for each few megabytes of text."""
+    since: str | None = None
+    until: str | None = None
+    by: str | None = None
 
     def __post_init__(self) -> None:
         if self.text is not None and self.regex is not None:
             raise LoomError("a search is for a text or for a regular expression, not for both")
+        for name in ("since", "until"):
+            time = getattr(self, name)
+            object.__setattr__(self, name, None if time is None else format_since(time, name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +86,8 @@ class Hit:
     """A match. `turn_id` is None outside of a turn: for an intent or an ending.
 
     `excerpt` is the text around the match on its line, and `start` to `end` in it is the match; both are 0 if the query
-    has neither text nor expression.
+    has neither text nor expression. `at` is the time of the record, and `by` the sender of the message, or of the
+    intent that the entity worked on.
     """
 
     entity_id: str
@@ -81,6 +97,8 @@ class Hit:
     excerpt: str = ""
     start: int = 0
     end: int = 0
+    at: str = ""
+    by: str = ""
 
 
 def search(loom: Loom, query: Query) -> Iterator[Hit]:
@@ -103,20 +121,23 @@ def search(loom: Loom, query: Query) -> Iterator[Hit]:
 
 def _find_texts(query: Query, records: Sequence[Record]) -> Iterator[Hit]:
     """Yield the texts of an entity's records that meet every condition except the text, as whole excerpts."""
-    entries = list(read_entries(records))
     turns_only = query.gate is not None or query.errors or query.min_reward is not None or query.max_reward is not None
-    if not turns_only:
-        for entry in entries:
-            match entry.kind:
-                case "intent" | "steer" | "end" as kind if entry.text or kind != "end":
-                    yield Hit(records[0].entity_id, None, 0, kind, entry.text)
-                case _:
-                    pass
-    for turn in (entry.turn for entry in entries):
-        if turn is not None and _is_match(query, turn):
-            for place, text in _list_turn_texts(turn):
-                if place in query.places:
-                    yield Hit(turn.entity_id, turn.id, turn.sequence, place, text)
+    sender = ""
+    for entry in read_entries(records):
+        if entry.kind == "intent":
+            sender = entry.sender
+        by = entry.sender if entry.kind == "steer" else sender
+        if not (query.since or "") <= entry.at < (query.until or END) or query.by not in (None, by):
+            continue
+        match entry.kind:
+            case "turn" if entry.turn is not None and _is_match(query, entry.turn):
+                turn = entry.turn
+                texts = [Hit(turn.entity_id, turn.id, turn.sequence, *text) for text in _list_turn_texts(turn)]
+            case "intent" | "steer" | "end" as kind if not turns_only and (entry.text or kind != "end"):
+                texts = [Hit(records[0].entity_id, None, 0, kind, entry.text)]
+            case _:
+                texts = []
+        yield from (replace(text, at=entry.at, by=by) for text in texts if text.place in query.places)
 
 
 def _is_match(query: Query, turn: Turn) -> bool:

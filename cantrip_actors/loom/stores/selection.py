@@ -101,7 +101,7 @@ class ListedEntity:
     began: str
 
 
-def format_since(since: str | datetime) -> str:
+def format_since(since: str | datetime, name: str = "since") -> str:
     """Return a time as records have it: ISO 8601, UTC, milliseconds, Z. Raises LoomError for one without an offset."""
     time: object = since
     if isinstance(since, str):
@@ -110,7 +110,7 @@ def format_since(since: str | datetime) -> str:
         except ValueError:
             time = None
     if not isinstance(time, datetime) or time.tzinfo is None:
-        raise LoomError(f'since: expected a time with an offset, such as "2026-11-28T09:00:00Z", got {since!r}')
+        raise LoomError(f'{name}: expected a time with an offset, such as "2026-11-28T09:00:00Z", got {since!r}')
     return time.astimezone(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 

@@ -51,6 +51,8 @@ class Entry(NamedTuple):
     turn: Turn | None = None
     history: tuple[Recalled, ...] = ()
     """The messages before an intent."""
+    sender: str = ""
+    """The sender of an intent or a message."""
 
 
 def read_entries(records: Sequence[Record]) -> Iterator[Entry]:
@@ -302,9 +304,15 @@ def render_utterance(utterance: Utterance | None) -> str:
 
 _ENTRIES: Final[dict[type[Record], Callable[[Any], Entry]]] = {
     IntentGiven: lambda record: Entry(
-        "intent", record.intent, record.at, record.own_images, record.context, history=tuple(read_history_items(record))
+        "intent",
+        record.intent,
+        record.at,
+        record.own_images,
+        record.context,
+        history=tuple(read_history_items(record)),
+        sender=record.sender or "",
     ),
-    Steered: lambda record: Entry("steer", record.text, record.at, record.images),
+    Steered: lambda record: Entry("steer", record.text, record.at, record.images, sender=record.sender or ""),
     Folded: lambda record: Entry("fold", record.marker, record.at),
     Undone: lambda record: Entry("undo", _explain_undone(record), record.at),
     Adopted: lambda record: Entry("moved", record.call.get("system_prompt") or "", record.at, reason=record.cantrip_id),
