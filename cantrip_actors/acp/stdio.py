@@ -108,7 +108,7 @@ def _open_trace(runtime: Runtime, debug: Path | None) -> Iterator[Callable[[str,
         yield lambda _direction, _message: None
         return
     try:
-        file = open(debug, "ab", buffering=0, opener=private)
+        file = open(debug, "ab", buffering=0, opener=private)  # noqa: SIM115  # the block below closes it
     except OSError as error:
         raise CantripError(f"{debug}: the messages cannot be written there: {error.strerror}") from error
     with file:
