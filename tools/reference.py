@@ -38,6 +38,12 @@ PUBLIC = (
     "cantrip_actors.dispatch",
     "cantrip_actors.evals",
     "cantrip_actors.testing",
+    "cantrip_actors.crystal.testing",
+    "cantrip_actors.stream.wire",
+    "cantrip_actors.loom.export",
+    "cantrip_actors.loom.reading.search",
+    "cantrip_actors.loom.reading.statistics",
+    "cantrip_actors.cluster.ray",
     "supervisors",
     "supervisors.testing",
 )
@@ -69,7 +75,7 @@ def public_modules(root: Path) -> list[griffe.Module]:
 
 def _is_there(root: Path, name: str) -> bool:
     package, _, inner = name.partition(".")
-    place = root / package / inner
+    place = root / package / inner.replace(".", "/")
     is_package = (root / package / "__init__.py").exists()
     return is_package and ((place / "__init__.py").exists() or (bool(inner) and place.with_suffix(".py").exists()))
 

@@ -28,6 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+__all__ = ["Deployment", "Placed", "WorkerProcess", "deploy"]
+
 LOOM: Final = "CANTRIP_LOOM"
 KEYS: Final = ("CANTRIP_SNAPSHOT_KEY", "CANTRIP_SEAL_KEY")
 """Variables that each worker gets; the second is the path of a file, which each machine has."""

@@ -26,6 +26,8 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from cantrip_actors.terms.exact_json import dump_exactly
 
+__all__ = ["FaultyServer", "ReceivedRequest", "Reply", "events", "failing", "garbage", "rate_limited"]
+
 
 @dataclass(frozen=True)
 class Reply:

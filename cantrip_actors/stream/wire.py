@@ -23,6 +23,29 @@ from cantrip_actors.terms.errors import CantripError
 from cantrip_actors.terms.image import Image
 from cantrip_actors.terms.value import Value
 
+__all__ = [
+    "CancelReason",
+    "FinalFunctionCall",
+    "FinalFunctionCallOutput",
+    "FinalImage",
+    "FinalMessage",
+    "FinalReasoning",
+    "InvalidStreamEvent",
+    "ItemCancelled",
+    "ItemDelta",
+    "ItemDone",
+    "ItemError",
+    "ItemStart",
+    "ItemType",
+    "Origin",
+    "ResponseDone",
+    "ResponseError",
+    "ResponseStart",
+    "StreamError",
+    "StreamUsage",
+    "as_wire",
+]
+
 ItemType = Literal["message", "reasoning", "function_call", "function_call_output", "image"]
 Origin = Literal["user", "agent", "system"]
 CancelReason = Literal["user_cancel", "timeout", "process_death"]
