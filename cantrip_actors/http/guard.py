@@ -24,14 +24,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.service import Service
 
-ALLOWED: Final = {"access-control-allow-methods": "GET, POST, DELETE", "access-control-max-age": "600"}
+ALLOWED: Final = {"access-control-allow-methods": "GET, POST, PUT, PATCH, DELETE", "access-control-max-age": "600"}
 USUAL: Final = (
     "Authorization, Content-Type, Idempotency-Key, Last-Event-ID, MCP-Protocol-Version, Mcp-Session-Id, Mcp-Method, "
     "Mcp-Name"
 )
 """The headers that a page of an allowed site may send; it may send any others that it asks for."""
 _NAMES: Final = re.compile(r"[\w!#$%&'*+.^`|~, -]{0,4000}", re.ASCII)
-EXPOSED: Final = "Location, Retry-After, Idempotency-Replayed, Mcp-Session-Id, WWW-Authenticate"
+EXPOSED: Final = "Location, Retry-After, Idempotency-Replayed, Mcp-Session-Id, WWW-Authenticate, X-Should-Retry"
 
 REST: Final = 2.0
 """Seconds in which a client has to send the rest of the body of a refused request."""
