@@ -4,7 +4,8 @@ A system that keeps records about entities outside the loom (such as `dispatch/`
 record, and to add text when older turns are folded. It is not for rules about gates: wrap those around the gates
 (`wrapping.py`), where they are enforced before anything happens.
 
-The entity waits for its companion. A hook that cannot reach its service raises `Unavailable(retry_after=…)`: the entity
+The entity waits for its companion. What ends an episode at once, an interrupt with `now` or a `timeout` ward, cancels
+its hooks but for `ends`. A hook that cannot reach its service raises `Unavailable(retry_after=…)`: the entity
 waits so many seconds, and calls the hook again. Any other exception in a hook crashes the entity, and its supervisor
 decides: an entity whose records are broken must not run. Children have no companion unless their own circle has a
 companion.

@@ -1,5 +1,6 @@
 """Companions, and summaries of folded turns."""
 
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,9 +16,10 @@ from cantrip_actors import (
     InvalidCantrip,
     Quarantined,
     Runtime,
+    gate,
     scripted,
 )
-from cantrip_actors.wards import max_tokens, max_turns
+from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.runtime.spells import done, say
 
 
@@ -128,6 +130,68 @@ async def test_a_caller_gets_its_answer_at_once_when_the_companion_crashes_at_th
         began = anyio.current_time()
         assert (await entity.send("two", timeout=0.5)).result == 2
         assert anyio.current_time() == began  # the second restart waits for a second
+
+
+class Hanging(Companion):
+    """Hangs when an episode begins, from when on it is told to."""
+
+    hangs = False
+    restored: bool | None = None
+
+    async def begins(self, here: Here) -> None:
+        if self.hangs:
+            self.restored = here.restored
+            await anyio.sleep_forever()
+
+
+@pytest.mark.rule("K-23", "LOOP-4")
+@pytest.mark.parametrize("how", ["interrupt", "cancel", "undo", "timeout"])
+async def test_what_ends_an_episode_at_once_cancels_a_companion_that_hangs_at_its_beginning(how: str) -> None:
+    companion = Hanging()
+    wards = [max_turns(3), timeout(10)] if how == "timeout" else [max_turns(3)]
+    circle = Circle(["done"], wards, companion=companion)
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("notes", Cantrip(scripted([done(1), done(2)]), circle=circle))
+        await entity.send("one")
+        companion.hangs = True
+        work = await entity.post("two")
+        await anyio.sleep(1)
+        with anyio.fail_after(20):
+            if how == "interrupt":
+                await entity.interrupt(now=True)
+            elif how == "cancel":
+                await work.cancel(now=True)
+            elif how == "undo":
+                assert await entity.undo()
+            assert (await work.result()).reason == ("timeout" if how == "timeout" else "interrupted")
+        companion.hangs = False
+        assert (await entity.send("three")).result == 2
+
+
+@pytest.mark.rule("K-23", "K-25")
+async def test_an_interrupt_cancels_a_companion_that_hangs_when_an_episode_is_resumed(tmp_path: Path) -> None:
+    @gate
+    async def wait() -> str:
+        """Wait."""
+        await anyio.sleep_forever()
+        return "late"
+
+    url, companion = f"sqlite:{tmp_path / 'loom.db'}", Hanging()
+    circle = Circle(["done", wait], [max_turns(3)], companion=companion)
+    made = Cantrip(scripted(lambda context: say("wait") if context[-1].content == "two" else done(1)), circle=circle)
+    async with Runtime.open(url) as runtime:
+        await (await runtime.ensure("notes", made)).post("two", key="2")
+        await anyio.sleep(1)
+    companion.hangs = True
+    async with Runtime.open(url, cantrips=[made], recover="resume") as runtime:
+        await anyio.sleep(1)
+        assert companion.restored
+        entity = runtime.get_entity("notes")
+        with anyio.fail_after(20):
+            await entity.interrupt(now=True)
+            assert (await runtime.receipt("notes", "2").result()).reason == "interrupted"
+        companion.hangs = False
+        assert (await entity.send("three")).result == 1
 
 
 async def test_children_have_no_companion_unless_they_get_one() -> None:

@@ -188,6 +188,11 @@ class Cell(Struct, eq=False):
         """The entity's id."""
         return self.plan.entity_id
 
+    def is_cut_short(self, episode: int) -> bool:
+        """Return whether urgent mail or a deadline cuts the next action of the episode with this number short."""
+        has_urgent = self.inbox is not None and self.inbox.has_urgent(episode)
+        return has_urgent or (self.deadline.is_set and self.deadline.has_passed)
+
     @property
     def context_variables(self) -> ContextVariables:
         """The context variables for the present step of the entity."""

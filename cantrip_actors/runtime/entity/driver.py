@@ -19,8 +19,9 @@ resume when it does. A crash that would repeat is not tried again (`machine/life
 from __future__ import annotations
 
 import math
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import anyio
 
@@ -153,9 +154,8 @@ class EntityActor(Actor):
         cell.end_spans()
         cell.caller, cell.episode = EpisodeCaller(), None
         self._recorder.renew()
-        inbox = cell.inbox
-        assert inbox is not None, "the intent came from there"
-        inbox.settle_refused(records)
+        assert cell.inbox is not None, "the intent came from there"
+        cell.inbox.settle_refused(records)
         self._change(Change.CRASHES)
         with bind_variables(cell.context_variables):
             return await self._load()
@@ -171,7 +171,8 @@ class EntityActor(Actor):
             if by:
                 await recorder.record([Resumed(cell.entity_id, moment.at, by)])
             await recorder.resume_spans(self.ref.last_exit)
-            await self._performer.notify_begin(restored=True)
+            recorder.note_episode()
+            await self._notify_begin(restored=True)
             return await recorder.record_step(step, moment)
         cell.outcome = get_outcome(recorder.state, cell.ledger.below)
         if recorder.state.phase is Phase.OVER and not cell.is_over:
@@ -211,9 +212,15 @@ class EntityActor(Actor):
             begin = begin._replace(trace=None if cell.spans is None else cell.spans.trace)
         action = await self._recorder.take_step(begin, before)
         cell.deadline.start()
-        with bind_variables(cell.caller.own_variables):
-            await self._performer.notify_begin()
+        await self._notify_begin()
         return action
+
+    async def _notify_begin(self, *, restored: bool = False) -> None:
+        """Notify the companion. Mail or a deadline that cuts this short then cuts the first action short, too."""
+        outer = self._scope
+        with anyio.CancelScope() as self._scope, bind_variables(self._cell.caller.own_variables):
+            await self._perform(partial(self._performer.notify_begin, restored=restored))
+        self._scope = outer
 
     # Work
 
@@ -238,33 +245,26 @@ class EntityActor(Actor):
     async def _work(self, action: Action) -> None:
         """Perform actions until the episode ends, or one is cut short."""
         while type(action) is not Finish:
-            event = await self._perform(action)
+            event: Event = await self._perform(partial(self._performer.perform, action))
             if self._scope.cancel_called:
                 self._event = event
                 return
             action = self._action = await self._take_step(event)
         await self._finish(action.outcome)
 
-    async def _perform(self, action: Action) -> Event:
+    async def _perform(self, work: Callable[[], Awaitable[Any]]) -> Any:
         deadline = self._cell.deadline
         self._is_performing = True
         try:
-            if self._is_cut:
+            if self._cell.is_cut_short(self._recorder.state.episode.number):
                 self._cut()
                 await anyio.lowlevel.checkpoint()
             if not deadline.is_set:
-                return await self._performer.perform(action)
+                return await work()
             with deadline.limit(self._scope):
-                return await self._performer.perform(action)
+                return await work()
         finally:
             self._is_performing = False
-
-    @property
-    def _is_cut(self) -> bool:
-        """Whether urgent mail or a deadline cuts the next action short."""
-        cell = self._cell
-        has_urgent = cell.inbox is not None and cell.inbox.has_urgent(self._recorder.state.episode.number)
-        return has_urgent or (cell.deadline.is_set and cell.deadline.has_passed)
 
     def _cut(self) -> None:
         """Cut the present action short, because urgent mail has arrived."""

@@ -60,14 +60,14 @@ from cantrip_actors.runtime.entity.checkpoints import Checkpoints
 from cantrip_actors.runtime.entity.delegation import Delegation, ParentEntity
 from cantrip_actors.runtime.entity.mail_reader import MailReader
 from cantrip_actors.runtime.entity.recall import recall_result
-from cantrip_actors.runtime.entity.unavailable import call_until_available, wait_for_service
+from cantrip_actors.runtime.entity.unavailable import call_until_available
 from cantrip_actors.runtime.nodes.placing import ends_here
 from cantrip_actors.stream.answer import AnswerStream
 from cantrip_actors.stream.answer_so_far import AnswerSoFar
 from cantrip_actors.stream.named_calls import NamedCallStream
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here, Pinned
-from cantrip_actors.terms.errors import AskCycle, Unavailable
+from cantrip_actors.terms.errors import AskCycle
 from cantrip_actors.terms.messages import Invocation, Response, Usage
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.terms.own_gate_names import ASK, COMPACT, OF_CHILDREN, RECALL
@@ -124,32 +124,20 @@ class Performer:
         self._is_querying = False
         self._has_own_mail = False
         """Whether the entity has posted mail to itself, which it takes before the next query."""
-        self._unnotified: tuple[Unavailable, bool] | None = None
-        """Set if the companion was not notified of the present episode: why, and whether that was resumed."""
 
     def make_here(self, *, restored: bool = False) -> Here:
         """Return the facts about the entity for its companion."""
         plan = self._cell.plan
         return Here(plan.entity_id, plan.name, restored)
 
-    async def notify_begin(self, *, restored: bool = False) -> None:
-        """Notify the companion that an episode begins or resumes; its answer is inserted before the next query.
-
-        If the companion cannot reach its service, it is notified before the next action, which mail may cut short.
-        """
-        companion = self._cell.plan.circle.companion
-        if companion is None:
-            return
-        try:
-            self.recalled = await companion.begins(self.make_here(restored=restored))
-        except Unavailable as error:
-            self._unnotified = error, restored
-        else:
-            self._unnotified = None
+    async def notify_begin(self, *, restored: bool) -> None:
+        """Notify the companion that an episode begins or resumes; its answer is inserted before the next query."""
+        companion, here = self._cell.plan.circle.companion, self.make_here(restored=restored)
+        if companion is not None:
+            self.recalled = await call_until_available(lambda: companion.begins(here), here.entity_id)
 
     async def notify_end(self, outcome: Outcome) -> None:
         """Notify the companion that an episode has ended, and then the callers that wait for this outcome."""
-        self._unnotified = None
         companion = self._cell.plan.circle.companion
         try:
             if companion is not None:
@@ -162,10 +150,6 @@ class Performer:
 
         Raises LoomError, and the errors of the companion. A cancelled action has ended, with all that it has started.
         """
-        while self._unnotified is not None:
-            error, restored = self._unnotified
-            await wait_for_service(error, self._cell.entity_id)
-            await self.notify_begin(restored=restored)
         event: Event
         match action:
             case Ask():

@@ -107,8 +107,8 @@ class StepRecorder:
         before = cell.outcome
         if type(action) is Finish:
             cell.outcome = action.outcome  # the events of its records have it
-        elif cell.episode is None and self.state.phase is not Phase.IDLE:
-            cell.episode = EpisodeUnderWay(self.state.episode.number, self.state.episode.key, self._interrupt)
+        else:
+            self.note_episode()
         if records:
             if type(action) is Consult:
                 self.outgoing = [*self.outgoing, *make_timers(cell, action.request, moment)]
@@ -126,6 +126,12 @@ class StepRecorder:
         if type(action) is Ask and environment.bus:
             self._publish_turn()
         return action
+
+    def note_episode(self) -> None:
+        """Note the episode that is under way, if there is one: mail may end it from now on."""
+        if self._cell.episode is None and self.state.phase is not Phase.IDLE:
+            episode = self.state.episode
+            self._cell.episode = EpisodeUnderWay(episode.number, episode.key, self._interrupt)
 
     async def note(self, event: Event) -> None:
         """Record a message that arrives while the entity waits for an intent: no action follows."""

@@ -21,10 +21,6 @@ async def call_until_available(work: Callable[[], Awaitable[T]], entity_id: str)
         try:
             return await work()
         except Unavailable as error:
-            await wait_for_service(error, entity_id)
-
-
-async def wait_for_service(error: Unavailable, entity_id: str) -> None:
-    """Wait as long as the error says."""
-    _log.warning("an entity waits for a service", entity=entity_id, seconds=error.retry_after, why=str(error))
-    await anyio.sleep(error.retry_after)
+            seconds = error.retry_after
+            _log.warning("an entity waits for a service", entity=entity_id, seconds=seconds, why=str(error))
+        await anyio.sleep(seconds)
