@@ -40,11 +40,6 @@ if TYPE_CHECKING:
     from cantrip_actors.dispatch.events import StepReturned as StepReturned
     from cantrip_actors.dispatch.events import StepSkipped as StepSkipped
     from cantrip_actors.dispatch.events import Unblocked as Unblocked
-    from cantrip_actors.dispatch.exit_contract import Accept as Accept
-    from cantrip_actors.dispatch.exit_contract import AcceptAsBlocked as AcceptAsBlocked
-    from cantrip_actors.dispatch.exit_contract import Exit as Exit
-    from cantrip_actors.dispatch.exit_contract import Refuse as Refuse
-    from cantrip_actors.dispatch.exit_contract import exit_of as exit_of
     from cantrip_actors.dispatch.log import Dispatches as Dispatches
     from cantrip_actors.dispatch.mistakes import Mistake as Mistake
     from cantrip_actors.dispatch.mistakes import UnreadableContract as UnreadableContract

@@ -8,7 +8,7 @@
     a status was set, the record was read   nothing changes
 
 While one is due, every gate is refused except `progress`, `set_status`, `read_dispatch` and `done`, whose exit contract
-decides (`exit_contract.py`): an entity can always write progress, and can always end. A gate call that is refused, here
+decides (`rules.py`): an entity can always write progress, and can always end. A gate call that is refused, here
 or elsewhere, is not counted. The state belongs to the entity, not to its context: a fold does not change it.
 """
 

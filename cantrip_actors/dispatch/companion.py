@@ -24,10 +24,10 @@ from cantrip_actors import Companion, Gate, GateCall, Here, Loom, Observation, R
 from cantrip_actors.dispatch.checkpoints import Checkpoint, count_gate, may_run
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import DoneRefused, Event, Folded, Recovered, StatusChanged
-from cantrip_actors.dispatch.exit_contract import Accept, Refuse, exit_of
 from cantrip_actors.dispatch.log import RUNTIME, Dispatches, read_trusted_records
 from cantrip_actors.dispatch.record import Record
 from cantrip_actors.dispatch.rehydrate import rehydration
+from cantrip_actors.dispatch.rules import make_exit
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.machine.project import list_finished_calls, list_started_calls
 from cantrip_actors.own_files.claims import Own
@@ -224,19 +224,14 @@ class DispatchCompanion(Companion):
     async def may_end(self, call: GateCall) -> Refused | None:
         """Check the exit contract before `done`. One that a crash repeats is refused in the words of the first time."""
         record = await self.read()
-        verdict = exit_of(record)
-        if isinstance(verdict, Accept):
+        event = make_exit(record)
+        if event is None:
             return None
         for entry, earlier in record.of(DoneRefused):
             if entry.turn_id == call.turn_id:
                 return Refused(earlier.text)
-        if isinstance(verdict, Refuse):
-            refused = DoneRefused(verdict.text)
-            await self.write(refused, turn_id=call.turn_id, by="supervisor")
-            return Refused(verdict.text)
-        blocked = StatusChanged("blocked", blocker=verdict.blocker)
-        await self.write(blocked, turn_id=call.turn_id, by="supervisor")
-        return None
+        await self.write(event, turn_id=call.turn_id, by="supervisor")
+        return Refused(event.text) if isinstance(event, DoneRefused) else None
 
 
 def make_ending(how: str, why: str) -> StatusChanged:

@@ -7,6 +7,8 @@
 - Only humans approve. Only the supervisor, which is the runtime, recovers, fails and notes a refused `done`.
 - A terminal dispatch takes only `Closed`, a closed one takes nothing.
 - A phase that waits for a human blocks the dispatch at once.
+
+The exit contract, `make_exit`, refuses `done` for the same reasons for which the status cannot be completed.
 """
 
 from __future__ import annotations
@@ -34,6 +36,11 @@ from cantrip_actors.dispatch.status import (
     legal_next,
 )
 from cantrip_actors.dispatch.terms import is_placeholder
+
+REFUSALS = 2
+"""How often `done` is refused before it is accepted as blocked."""
+
+UNMET = "exit contract unmet"
 
 
 class Permission(NamedTuple):
@@ -183,9 +190,7 @@ class Need(NamedTuple):
 def _list_needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recovered) -> tuple[Need, ...]:
     if isinstance(event, e.Recovered):
         return (Need(bool(event.reason.strip()), "say what happened (reason)", "recovery"),)
-    has_progress = record.progress_since_start > 0
-    first_progress = "write progress first; there is none since it became active"
-    unproven = ", ".join(map(str, record.unproven))
+    progress, *proofs = _list_proofs(record)
     reason = Need(bool(event.reason.strip()), f"say why it is {event.status} (reason)", "transition")
     is_approved = record.approved or not record.contract.needs_approval
     by_status: Mapping[Status, tuple[Need, ...]] = {
@@ -195,21 +200,12 @@ def _list_needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recover
         ),
         "blocked": (
             Need(not is_placeholder(event.blocker), "say what blocks it (blocker)", "evidence"),
-            Need(has_progress or entry.by != "worker", first_progress, "evidence"),
+            progress._replace(is_met=progress.is_met or entry.by != "worker"),
         ),
         "completed": (
             Need(not is_placeholder(event.result), "say what came out (result)", "evidence"),
-            Need(has_progress, first_progress, "evidence"),
-            Need(
-                not unproven,
-                f"write a verification as evidence for each acceptance item; unproven: {unproven}",
-                "evidence",
-            ),
-            Need(
-                not record.open_phases,
-                f"pass its phases first, with evidence (phase_passed); open: {', '.join(record.open_phases)}",
-                "phase",
-            ),
+            progress,
+            *proofs,
         ),
         "queued": (
             Need(record.status == "blocked", "a crash or an expired lease is written as a recovery", "recovery"),
@@ -219,6 +215,37 @@ def _list_needs(record: Record, entry: Entry, event: e.StatusChanged | e.Recover
         "rejected": (reason,),
     }
     return by_status[event.status]
+
+
+def _list_proofs(record: Record) -> list[Need]:
+    """Return what a dispatch needs besides its result to be completed: progress, evidence, and no open phase."""
+    unproven = ", ".join(f"{item} ({record.contract.acceptance[item - 1]})" for item in record.unproven)
+    evidence = f"write a verification as evidence for each acceptance item; unproven: {unproven}"
+    phases = f"pass its phases first, with evidence (phase_passed); open: {', '.join(record.open_phases)}"
+    return [
+        Need(record.progress_since_start > 0, "write progress first; there is none since it became active", "evidence"),
+        Need(not unproven, evidence, "evidence"),
+        Need(not record.open_phases, phases, "phase"),
+    ]
+
+
+def make_exit(record: Record, cap: int = REFUSALS) -> e.DoneRefused | e.StatusChanged | None:
+    """Return the entry that a `done` writes: a refusal, after `cap` of them since the start a blocker; None if it ends.
+
+    It ends the entity of a dispatch that is over or blocked. A restart or a fold gives no new refusals, so that the
+    loop always ends (LOOP-2).
+    """
+    if record.terminal or record.status == "blocked":
+        return None
+    if record.refusals >= cap:
+        return e.StatusChanged("blocked", blocker=UNMET)
+    missing = [need.text for need in _list_proofs(record) if not need.is_met]
+    left = cap - record.refusals - 1
+    then = f"{left} more of these and it" if left else "Next time it"
+    return e.DoneRefused(
+        f"done is refused, {UNMET}: {'; '.join([*missing, 'set the status to completed, with the result'])}. "
+        f"Or set the status to blocked, and say by what. {then} ends as blocked"
+    )
 
 
 def _refuse_progress(record: Record, event: e.Progressed) -> Refusal | None:

@@ -17,9 +17,9 @@ from cantrip_actors.dispatch import (
     apply,
     refusal,
 )
-from cantrip_actors.dispatch.exit_contract import exit_of
 from cantrip_actors.dispatch.phases import CRITERIA, ORDERS
 from cantrip_actors.dispatch.record import make_follow_up
+from cantrip_actors.dispatch.rules import make_exit
 from tests.dispatch.contracts import active, entry, queued, refused, then
 
 WORDS = "This was run and seen, and it says more than fifty characters."
@@ -175,7 +175,7 @@ class TestCompletion:
         record = then(at("code-review"), *EVIDENCE)
         words = refused(record, StatusChanged("completed", result="mended"))
         assert "open: code-review, verify" in words
-        assert "code-review, verify" in exit_of(record).text
+        assert "code-review, verify" in make_exit(record).text
 
     def test_a_phase_that_fixes_feedback_counts_as_its_review(self):
         record = then(at("code-review"), ReviewReturned("a hole"), *EVIDENCE)
@@ -183,7 +183,7 @@ class TestCompletion:
 
     def test_a_dispatch_is_completed_after_its_last_phase(self):
         record = then(onwards(at("verify")), *EVIDENCE)
-        assert "phase" not in exit_of(record).text
+        assert "phase" not in make_exit(record).text
         assert then(record, StatusChanged("completed", result="mended")).status == "completed"
 
 
