@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Generic, Self, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
 
 from cantrip_actors import Usage
-from cantrip_actors.agentic.agents import AgentProtocol, AskCrystal
+from cantrip_actors.agentic.agents import AgentProtocol
 from cantrip_actors.agentic.schemas import AgentCallResult
 from cantrip_actors.terms.arguments import check_whole
 
@@ -74,17 +74,6 @@ class AgentDispatcher(Generic[T, R, D]):
         """Ask the critic. Raises AgentExhausted, and any exception of the critic."""
         return await self._call(self.critic, critic_input)
 
-    def asking(self, ask: AskCrystal) -> Self:
-        """Return the same dispatcher, whose crystals `ask` asks, such as `Runtime.ask`."""
-        if not any(hasattr(agent, "asking") for agent in (self.planner, *self.workers.values(), self.critic)):
-            return self
-        return replace(
-            self,
-            planner=_wrap_agent(self.planner, ask),
-            workers={name: _wrap_agent(worker, ask) for name, worker in self.workers.items()},
-            critic=_wrap_agent(self.critic, ask),
-        )
-
     async def _call(self, agent: AgentProtocol, agent_input: BaseModel) -> AgentCallResult[Any]:
         sent, schema = agent_input.model_dump_json(round_trip=True), agent.output_schema
         used, raw, wrong = Usage(), None, None
@@ -124,12 +113,6 @@ async def _answer(agent: AgentProtocol, sent: str) -> tuple[str, Usage]:
     if not isinstance(text, str):
         raise TypeError(f"agent '{agent.name}' answered with {type(text).__name__}: expected JSON text")
     return text, usage
-
-
-def _wrap_agent(agent: AgentProtocol, ask: AskCrystal) -> AgentProtocol:
-    bind = getattr(agent, "asking", None)
-    bound: AgentProtocol = agent if bind is None else bind(ask)
-    return bound
 
 
 def describe_unknown_worker(worker_id: str, worker_ids: Any) -> str:

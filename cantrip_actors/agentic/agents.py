@@ -12,9 +12,10 @@ import inspect
 import json
 import typing
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -24,8 +25,10 @@ from cantrip_actors.crystals import ask as ask_crystal
 from cantrip_actors.terms.arguments import check
 from cantrip_actors.terms.exact_json import strip_fence
 
-AskCrystal = Callable[[Crystal | str, Query, Retry], Awaitable[Response]]
-"""A function that asks a crystal: directly, or through a runtime that shares its limits (`Runtime.ask`)."""
+ASK: Final[ContextVar[Callable[[Crystal | str, Query, Retry], Awaitable[Response]] | None]] = ContextVar(
+    "cantrip_actors.agentic.ask", default=None
+)
+"""`Runtime.ask` of the runtime of the present run, which shares its limits; None outside of one."""
 
 
 @runtime_checkable
@@ -122,8 +125,8 @@ class CrystalAgent:
 
     The role's `instructions` and the schema of the output are the system prompt, the input is the one user message. A
     crystal that can be made to follow a schema does so (`output_schema` among its options). `options` are sampling
-    parameters and other fields for the provider; `retry` is for the transport, inside one call. `ask` asks the crystal,
-    for example `Runtime.ask`, which keeps the limits that all entities of a runtime share.
+    parameters and other fields for the provider; `retry` is for the transport, inside one call. In a run of a
+    `Controller` the runtime asks the crystal, with the limits that all its entities share.
     """
 
     crystal: Crystal | str
@@ -134,15 +137,10 @@ class CrystalAgent:
     name: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     retry: Retry = field(default_factory=Retry)
-    ask: AskCrystal | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if not self.name:
             object.__setattr__(self, "name", self.id)
-
-    def asking(self, ask: AskCrystal) -> Self:
-        """Return the same agent, whose crystal `ask` asks."""
-        return replace(self, ask=ask)
 
     def messages(self, input_json: str) -> Sequence[Message]:
         """Return the messages for the crystal."""
@@ -154,10 +152,11 @@ class CrystalAgent:
         """Return the crystal's answer. Raises CrystalError, ProviderError."""
         options = {"output_schema": self.output_schema.model_json_schema(), **self.options}
         query = Query(Invocation(self.messages(input_json)), options)
-        if self.ask is None:
+        ask = ASK.get()
+        if ask is None:
             response = await ask_crystal(self._resolve_crystal, query, retry=self.retry)
         else:
-            response = await self.ask(self.crystal, query, self.retry)
+            response = await ask(self.crystal, query, self.retry)
         return AgentReply(strip_fence(response.content or ""), response.usage)
 
     async def __call__(self, input_json: str) -> str:

@@ -36,6 +36,7 @@ from cantrip_actors import (
     ToolDefinition,
 )
 from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher, join_in_one_line
+from cantrip_actors.agentic.agents import ASK
 from cantrip_actors.agentic.controller import (
     UTTERANCES,
     AskAgent,
@@ -48,7 +49,7 @@ from cantrip_actors.agentic.controller import (
     one_pass,
 )
 from cantrip_actors.agentic.schemas import AgentCallResult, ControllerRequest, ControllerResponse
-from cantrip_actors.agentic.tools import ToolFailed, ToolRegistry, as_json, as_json_text
+from cantrip_actors.agentic.tools import RAISED, ToolFailed, ToolRegistry, as_json, as_json_text
 from cantrip_actors.agentic.trace import ToolEnd, TracedStep, read, run_of, trace_of, utterance
 from cantrip_actors.wards import max_turns
 
@@ -97,30 +98,26 @@ class Controller:
             async with Runtime.open("memory:") as own:
                 return await self(request, runtime=own)
         raised: list[Exception] = []
-        cantrip = self._wrap_agent(runtime).cantrip(witness=raised.append)
+        variables = ASK.set(runtime.ask), RAISED.set(raised)  # for the agents and the tools of this run
         try:
-            episode = await runtime.cast(cantrip, as_json_text(request.domain.task))
+            episode = await runtime.cast(self.cantrip(), as_json_text(request.domain.task))
         except ControllerFailed as failed:
             error, where = failed.__cause__, failed.entity_id
         else:
             return response_of(episode)
+        finally:
+            ASK.reset(variables[0])
+            RAISED.reset(variables[1])
         if isinstance(error, ToolFailed) and raised:
             error = raised[-1]
         assert error is not None, "ControllerFailed is raised from the cause"
         error.add_note(f"entity {where} ran it: its steps up to here are in the loom")
         raise error
 
-    def cantrip(self, *, witness: Callable[[Exception], None] | None = None) -> Cantrip:
-        """Return the cantrip of a run. `witness` is called with exceptions of tools."""
-        circle = Circle(["done", *self.tool_registry.gates(witness)], [max_turns(UTTERANCES)])
+    def cantrip(self) -> Cantrip:
+        """Return the cantrip of a run."""
+        circle = Circle(["done", *self.tool_registry.gates()], [max_turns(UTTERANCES)])
         return Cantrip(self, call=_CALL, circle=circle, name=self.name)
-
-    def _wrap_agent(self, runtime: Runtime) -> Controller:
-        """Return the controller with crystals that share the limits of `runtime`."""
-        dispatcher = self.dispatcher.asking(runtime.ask)
-        if dispatcher is self.dispatcher:
-            return self
-        return Controller(dispatcher=dispatcher, tool_registry=self.tool_registry, name=self.name, reads=self._reads)
 
     async def invoke(
         self,

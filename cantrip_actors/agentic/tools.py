@@ -9,6 +9,8 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -21,7 +23,8 @@ from cantrip_actors.terms.arguments import check
 RESERVED: Final = frozenset({"done", "call_agent", "call_agent_batch", "call_entity", "call_entity_batch"})
 """The gates that the runtime provides itself."""
 
-Witness = Callable[[Exception], None]
+RAISED: Final[ContextVar[list[Exception] | None]] = ContextVar("cantrip_actors.agentic.raised", default=None)
+"""The exceptions of the tools of the present run, for its caller; None outside of one."""
 
 
 class UnknownTool(RuntimeError):
@@ -102,27 +105,19 @@ class ToolRegistry:
         """The type of arguments of each tool."""
         return {name: tool.arg_type for name, tool in self._tools.items()}
 
-    def gates(self, witness: Witness | None = None) -> list[Gate]:
+    def gates(self) -> list[Gate]:
         """Return the tools as gates, for the circle of a controller, or of a parent that starts one by `call_agent`.
 
         A gate returns the result as JSON. A text, and a result with whole numbers past 64 bits, is returned as its JSON
-        text, which keeps it exactly. `witness` is called with the exceptions of tools.
+        text, which keeps it exactly.
         """
-        return [
-            replace(tool.gate, function=self._make_answering(name, tool, witness)) for name, tool in self._tools.items()
-        ]
+        return [replace(tool.gate, function=self._make_answering(name, tool)) for name, tool in self._tools.items()]
 
-    def _make_answering(self, name: str, tool: _Tool, witness: Witness | None) -> Callable[..., Any]:
-        make = tool.arg_type.model_construct  # the gate has checked them
-
+    def _make_answering(self, name: str, tool: _Tool) -> Callable[..., Any]:
         def answer(**fields: Any) -> Any:
-            try:
-                result = self.call(name, make(**fields))
-            except Exception as error:
-                if witness is not None:
-                    witness(error)
-                raise
-            return _await_result(result, witness) if inspect.isawaitable(result) else _convert_exactly(result)
+            with _note_exception():
+                result = self.call(name, tool.arg_type.model_construct(**fields))  # the gate has checked them
+                return _await_result(result) if inspect.isawaitable(result) else _convert_exactly(result)
 
         return answer
 
@@ -149,13 +144,20 @@ def describe_mistyped(name: str, wanted: type[BaseModel], args: Any) -> str:
     return f"Args for '{name}' must be {wanted.__name__}, got {type(args).__name__}"
 
 
-async def _await_result(result: Any, witness: Witness | None) -> Any:
+@contextmanager
+def _note_exception() -> Iterator[None]:
     try:
-        return _convert_exactly(await result)
+        yield
     except Exception as error:
-        if witness is not None:
-            witness(error)
+        raised = RAISED.get()
+        if raised is not None:
+            raised.append(error)
         raise
+
+
+async def _await_result(result: Any) -> Any:
+    with _note_exception():
+        return _convert_exactly(await result)
 
 
 _ANY: Final = TypeAdapter[Any](Any, config=ConfigDict(ser_json_inf_nan="constants"))

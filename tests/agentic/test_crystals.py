@@ -163,12 +163,6 @@ class TestSharedLimits:
                     group.start_soon(one)
         assert most == 2
 
-    async def test_a_dispatcher_of_functions_is_the_same_in_every_runtime(self):
-        dispatcher = make_agent_dispatcher()
-        async with Runtime.open() as runtime:
-            assert dispatcher.asking(runtime.ask) is dispatcher
-            assert make_agent_dispatcher(model()).asking(runtime.ask) != make_agent_dispatcher(model())
-
 
 async def test_an_agents_reply_has_its_usage():
     agent = make_agent_dispatcher(model()).planner
