@@ -70,7 +70,8 @@ ROWS: dict[str, Row] = {
     "cantrip_actors.recipes": _row("terms own_files crystal circle mcp cantrip_actors", f"{COMMON} yaml"),
     "cantrip_actors.agentic": _row("terms records machine runtime cantrip_actors lazy_exports", COMMON),
     "cantrip_actors.dispatch": _row(
-        "terms user_code own_files records redact machine loom circle runtime cli http cantrip_actors lazy_exports",
+        "terms user_code own_files records redact machine loom circle runtime recipes cli http cantrip_actors"
+        " lazy_exports",
         f"{COMMON} msgspec rich typer yaml",
     ),
     "cantrip_actors.evals": _row("terms user_code recipes cantrip_actors", COMMON),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -10,6 +9,7 @@ from cantrip_actors.dispatch.contract import Contract, draft
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
 from cantrip_actors.dispatch.terms import ContractPath, Rule
+from cantrip_actors.recipes.document import find_line
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import suggest_nearest
 
@@ -50,10 +50,13 @@ class Parsed:
         if name:
             self.spoilt.add(name)
 
-    def set_field(self, name: str, value: Any, line: int) -> None:
-        """Set a field's value."""
-        self.data[name] = value
-        self.lines[name,] = line
+    def set_field(self, name: str, value: Any, line: int, rule: Rule = Rule.TYPE) -> None:
+        """Set a field's value; a second value is a mistake."""
+        if (name,) in self.lines:
+            self.note_mistake(f'"{name}" stands here twice, first in line {self.lines[name,]}', line, name, rule)
+        else:
+            self.data[name] = value
+            self.lines[name,] = line
 
 
 def build_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
@@ -70,11 +73,11 @@ def build_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
             )
         else:
             read.data["status"] = status
-    contract = draft(read.data)
+    contract = draft({name: _read_scalars(value) if name in _VALUES else value for name, value in read.data.items()})
     mistakes = list(read.mistakes)
     if not isinstance(contract, Contract):
         mistakes += (
-            Mistake(violation.rule, str(violation), _find_line(read.lines, violation.where))
+            Mistake(violation.rule, str(violation), find_line(read.lines, violation.where))
             for violation in contract
             if violation.where[0] not in read.spoilt
         )
@@ -83,12 +86,26 @@ def build_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
     return tuple(sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line or 0))
 
 
-def _find_line(lines: Mapping[ContractPath, int], where: ContractPath) -> int | None:
-    """Return the line of a value, or of the nearest value around it."""
-    for length in range(len(where), 0, -1):
-        if where[:length] in lines:
-            return lines[where[:length]]
-    return None
+_VALUES = frozenset({"needs_approval", "budget", "max_iterations", "review_cap", "wards"})
+"""Fields with numbers and flags; all others are texts, so that `priority: 1` and dates are texts."""
+
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def _read_scalars(value: Any) -> Any:
+    """Return a value with the number or flag that each text in it is; other texts stay."""
+    if isinstance(value, list):
+        return [_read_scalars(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _read_scalars(part) for name, part in value.items()}
+    if not isinstance(value, str):
+        return value
+    for read in (int, float):
+        try:
+            return read(value)
+        except ValueError:
+            continue
+    return _WORDS.get(value.lower(), value)
 
 
 def status_of(text: str) -> Status | None:

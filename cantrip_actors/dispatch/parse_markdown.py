@@ -31,9 +31,6 @@ from cantrip_actors.dispatch.mistakes import Parsed
 from cantrip_actors.dispatch.terms import ROWS, Rule, find_field
 from cantrip_actors.terms.errors import suggest_nearest
 
-SOURCE = re.compile(r"`(?P<path>[^`]+)`\s*(?:—|–|-|:)+\s*(?P<why>\S.*)")
-"""A source file and the reason why it matters."""
-
 _HEADING = re.compile(r"(#{1,3})\s+(\S.*)")
 _FENCED_OR_COMMENT = re.compile(
     r"^[^\S\n]*(?P<fence>```|~~~).*?(?:\n[^\S\n]*(?P=fence)[^\n]*|\Z)|<!--.*?(?:-->|\Z)", re.MULTILINE | re.DOTALL
@@ -115,13 +112,9 @@ def _read_sections(lines: MarkdownLines, read: Parsed) -> dict[str, Section]:
 
 
 def _read_title(name: str, line: int, read: Parsed) -> None:
-    if ("title",) in read.lines:
-        read.note_mistake(f"a second title, the first is in line {read.lines['title',]}", line, rule=Rule.SECTIONS)
-    elif not name.startswith(_TITLE):
+    if not name.startswith(_TITLE):
         read.note_mistake(f'expected "# {_TITLE} <title>", got "# {name}"', line, "title", Rule.SECTIONS)
-        read.lines["title",] = line
-    else:
-        read.set_field("title", name.removeprefix(_TITLE).strip(), line)
+    read.set_field("title", name.removeprefix(_TITLE).strip(), line, Rule.SECTIONS)
 
 
 # ------------------------------------------------------------------------------------------------------------ metadata
@@ -157,41 +150,23 @@ def _read_row(name: str, value: str, line: int, read: Parsed) -> None:
             )
     elif name not in _ROWS:
         read.note_mistake(f'no contract has a row "{name}": {suggest_nearest(name, _ROWS)}', line, rule=Rule.METADATA)
-    elif (_ROWS[name],) in read.lines:
-        first = read.lines[_ROWS[name],]
-        read.note_mistake(
-            f'the row "{name}" stands here twice, first in line {first}', line, _ROWS[name], Rule.METADATA
-        )
     else:
         field = _ROWS[name]
-        read.set_field(field, CELLS.get(field, str)(value) if value else None, line)
+        read.set_field(field, CELLS.get(field, str)(value) if value else None, line, Rule.METADATA)
 
 
 def _split_list(value: str) -> list[str]:
     return [part.strip().strip("`") for part in value.split(",")]
 
 
-def _read_amount(value: str) -> Any:
-    match = re.fullmatch(r"\$?\s*(\d+(?:\.\d+)?)\s*(?:\$|USD)?", value, re.IGNORECASE)
-    return float(match[1]) if match else value
+def _read_amount(value: str) -> str:
+    return re.sub(r"^\$\s*|\s*(?:\$|USD)$", "", value, flags=re.IGNORECASE)
 
 
 def _read_wards(value: str) -> list[Any]:
     """Read a list of wards, such as `max_turns: 10, require_done_tool`."""
-    wards: list[Any] = []
-    for part in _split_list(value):
-        name, colon, number = part.partition(":")
-        wards.append({name.strip(): _read_scalar(number.strip())} if colon else name)
-    return wards
-
-
-def _read_scalar(text: str) -> Any:
-    for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)
+    wards = (part.partition(":") for part in _split_list(value))
+    return [{name.strip(): number.strip()} if colon else name for name, colon, number in wards]
 
 
 CELLS: Mapping[str, Callable[[str], Any]] = {
@@ -199,8 +174,6 @@ CELLS: Mapping[str, Callable[[str], Any]] = {
     "gates": _split_list,
     "wards": _read_wards,
     "budget": _read_amount,
-    "max_iterations": _read_scalar,
-    "review_cap": _read_scalar,
 }
 
 # ------------------------------------------------------------------------------------------------------------ sections
@@ -263,13 +236,6 @@ def _read_criterion(item: ListItem) -> str:
     return _read_text(item._replace(text=box[2]))
 
 
-def _read_source(item: ListItem) -> dict[str, str]:
-    match = SOURCE.fullmatch(_read_text(item).replace("\n", " "))
-    if match is None:
-        raise ValueError(f"expected - `/path/in/full` — why it matters, got {item.text[:60]!r}")
-    return {"path": match["path"].strip(), "description": match["why"]}
-
-
 def _read_step(item: ListItem) -> dict[str, str]:
     step, last = {"purpose": item.text}, "purpose"
     for line in item.more:
@@ -303,7 +269,7 @@ SECTIONS: Mapping[str, Callable[[Section, Parsed], None]] = {
     "scope boundaries": partial(_read_list, "scope", _LINE, "- what is not addressed", _read_text),
     "background": partial(_read_prose, "background"),
     "related files": _skip_section,
-    "source files": partial(_read_list, "sources", _BULLET, "- `/path` — why it matters", _read_source),
+    "source files": partial(_read_list, "sources", _BULLET, "- `/path` — why it matters", _read_text),
     "files modified": partial(_refuse_entries, "a modified file", _BULLET),
     "technical context": partial(_read_prose, "technical_context"),
     "tasks": partial(_read_list, "tasks", _NUMBER, "1. and a task", _read_text),

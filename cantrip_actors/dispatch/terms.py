@@ -50,6 +50,7 @@ ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,126}[a-z0-9])?")
 _VARIABLE = re.compile(r"\{[A-Z][A-Z0-9_]*\}")
 _ELSEWHERE = ("./", "../", "~")
 _ABSOLUTE = re.compile(r"/|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_SOURCE = re.compile(r"`(?P<path>[^`]+)`\s*(?:—|–|-|:)+\s*(?P<description>\S.*)")
 _TICKED = re.compile(r"\[[xX]\]\s")
 PLACEHOLDERS = frozenset({"tbd", "todo", "n/a", "na", "none", "fixme", "pending", "placeholder", "later", "wip", "xxx"})
 """Words that people write in place of evidence."""
@@ -223,8 +224,10 @@ def read_texts(value: object) -> tuple[str, ...]:
 def _read_source(value: object) -> Source:
     if isinstance(value, Source):
         value = {"path": value.path, "description": value.description}
+    elif isinstance(value, str) and (match := _SOURCE.fullmatch(" ".join(value.split()))):
+        value = match.groupdict()
     if not isinstance(value, Mapping) or set(value) != {"path", "description"}:
-        raise InvalidValue(f"expected a path and a description, got {shorten(value)}", Rule.SOURCES)
+        raise InvalidValue(f"expected `/path/in/full` — why it matters, got {shorten(value)}", Rule.SOURCES)
     return Source(_read_text(value["path"]), _read_text(value["description"]))
 
 

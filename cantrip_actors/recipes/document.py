@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,18 +67,20 @@ class Document:
 
     def line(self, where: RecipePath) -> int | None:
         """Return the line of the value at `where`, or of the nearest value around it that has one."""
-        for length in range(len(where), 0, -1):
-            if where[:length] in self.lines:
-                return self.lines[where[:length]]
-        return None
+        return find_line(self.lines, where)
+
+
+def find_line(lines: Mapping[RecipePath, int], where: RecipePath) -> int | None:
+    """Return the line of the value at `where`, or of the nearest value around it that has one."""
+    return next((lines[where[:length]] for length in range(len(where), 0, -1) if where[:length] in lines), None)
 
 
 def read(path: Path, what: str = "recipe") -> Document:
     """Read a document; messages call it `what`. Raises InvalidRecipe with every mistake of its syntax."""
-    text = _read_text(path, what)
+    text = read_text(path, what)
     if path.suffix == ".toml":
         return _parse_toml(path, text)
-    return _parse_yaml(path, text)
+    return parse_yaml(path, text)
 
 
 def redact_words(text: str) -> str:
@@ -86,14 +88,15 @@ def redact_words(text: str) -> str:
     return SECRETS.sub("[hidden]", text)
 
 
-def _read_text(path: Path, what: str) -> str:
-    if path.suffix not in SUFFIXES:
-        raise InvalidRecipe(path, [Mistake(f"expected the path of a {what}, which ends in {', '.join(SUFFIXES)}")])
+def read_text(path: Path, what: str, suffixes: Sequence[str] = SUFFIXES) -> str:
+    """Return the text of a file of at most `LARGEST` bytes. Raises InvalidRecipe; messages call the file `what`."""
+    if path.suffix not in suffixes:
+        raise InvalidRecipe(path, [Mistake(f"expected the path of a {what}, which ends in {', '.join(suffixes)}")])
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
     except FileNotFoundError:
-        raise InvalidRecipe(path, [Mistake(f"there is no such file{_suggest_instead(path)}")]) from None
+        raise InvalidRecipe(path, [Mistake(f"there is no such file{_suggest_instead(path, suffixes)}")]) from None
     except IsADirectoryError:
         raise InvalidRecipe(path, [Mistake(f"this is a folder; a {what} is a file")]) from None
     except OSError as error:
@@ -112,10 +115,10 @@ def _read_text(path: Path, what: str) -> str:
     return text
 
 
-def _suggest_instead(path: Path) -> str:
-    """Name the recipes in the same folder."""
+def _suggest_instead(path: Path, suffixes: Sequence[str]) -> str:
+    """Name the files of that kind in the same folder."""
     try:
-        beside = sorted(recipe.name for recipe in path.parent.iterdir() if recipe.suffix in SUFFIXES)
+        beside = sorted(file.name for file in path.parent.iterdir() if file.suffix in suffixes)
     except OSError:
         return f"; nor is there a folder {path.parent}"
     return f"; beside it: {', '.join(beside[:8])}" if beside else ""
@@ -124,12 +127,15 @@ def _suggest_instead(path: Path) -> str:
 # --------------------------------------------------------------------------------------------------------------- YAML
 
 
-def _parse_yaml(path: Path, text: str) -> Document:
+def parse_yaml(
+    path: Path, text: str, loader_type: type[yaml.SafeLoader | yaml.BaseLoader] = yaml.SafeLoader
+) -> Document:
+    """Return the data of a YAML text; with `BaseLoader` every scalar is a text. Raises InvalidRecipe."""
     lines: dict[RecipePath, int] = {}
     mistakes: list[Mistake] = []
     data = None
     try:
-        loader = yaml.SafeLoader(text)
+        loader = loader_type(text)
         node = loader.get_single_node()
         if node is not None:
             _walk(node, (), lines, mistakes, [], {})
@@ -207,9 +213,9 @@ def _describe_yaml_problem(error: yaml.MarkedYAMLError) -> str:
     if "mapping values are not allowed" in problem:
         return "a colon where YAML expects none: is the line indented as it should be, or does the text need quotes?"
     if "but found another document" in problem:
-        return "a second document (---): a recipe is one"
+        return "a second document (---): expected one"
     if "could not determine a constructor" in problem:
-        return "a tag (!…) that a recipe cannot have"
+        return "a tag (!…) that is not known here"
     context = f"{error.context}, " if error.context else ""
     return redact_words(f"not valid YAML: {context}{problem}")
 
