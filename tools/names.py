@@ -26,7 +26,6 @@ TOPS = (*PRODUCT, "bench", "conformance", "examples", "tools")
 SHARED: Mapping[str, str] = {
     "Crash": "`cantrip_actors.testing` crashes a process, `supervisors` reports the crash of an actor",
     "Event": "an event of a dispatch, and one of a supervision tree",
-    "Mistake": "a mistake in a contract has a rule, and one in a recipe has none",
     "NameTaken": "an entity has the name, or an actor has it",
     "Node": "a member of a cluster, and a node of a supervision tree",
 }

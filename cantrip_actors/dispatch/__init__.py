@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from cantrip_actors.dispatch.events import StepSkipped as StepSkipped
     from cantrip_actors.dispatch.events import Unblocked as Unblocked
     from cantrip_actors.dispatch.log import Dispatches as Dispatches
-    from cantrip_actors.dispatch.mistakes import Mistake as Mistake
-    from cantrip_actors.dispatch.mistakes import UnreadableContract as UnreadableContract
     from cantrip_actors.dispatch.mistakes import status_of as status_of
     from cantrip_actors.dispatch.orchestrator_gates import disjoint_outputs as disjoint_outputs
     from cantrip_actors.dispatch.overlap import Overlap as Overlap

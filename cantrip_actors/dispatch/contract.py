@@ -25,14 +25,24 @@ from cantrip_actors.terms.errors import ImmutableError
 
 
 class InvalidContract(DispatchError, ValueError):
-    """A contract that breaks rules: `violations` has every one of them, and the message lists them all."""
+    """A contract that breaks rules: `violations` has every one of them, and the message lists them all.
 
-    def __init__(self, violations: tuple[Violation, ...]) -> None:
+    `file` is the name of its file, for the message.
+    """
+
+    def __init__(self, violations: tuple[Violation, ...], file: str = "") -> None:
         self.violations = violations
         many = "1 rule is" if len(violations) == 1 else f"{len(violations)} rules are"
-        super().__init__(
-            f"the contract is invalid, {many} broken:\n" + "\n".join(f"- {violation}" for violation in violations)
+        lines = (
+            f"{file}{'' if violation.line is None else f':{violation.line}'}: {violation}" if file else f"- {violation}"
+            for violation in violations
         )
+        super().__init__(f"{file or 'the contract'} is invalid, {many} broken:\n" + "\n".join(lines))
+
+    @property
+    def mistakes(self) -> list[Violation]:
+        """The violations with texts that name the field, as other errors of files list their mistakes."""
+        return [violation._replace(text=str(violation)) for violation in self.violations]
 
 
 class Contract(ContractTerms):
@@ -87,6 +97,13 @@ class Contract(ContractTerms):
         if self.wards:
             stated["wards"] = [{name: value} for name, value in self.wards]
         return stated
+
+
+def require_contract(drafted: Contract | tuple[Violation, ...], file: str = "") -> Contract:
+    """Return the contract that `draft` or a parser returned. Raises InvalidContract for violations."""
+    if isinstance(drafted, Contract):
+        return drafted
+    raise InvalidContract(drafted, file)
 
 
 def draft(data: Mapping[str, Any]) -> Contract | tuple[Violation, ...]:

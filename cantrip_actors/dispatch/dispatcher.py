@@ -36,7 +36,7 @@ from cantrip_actors import (
     Runtime,
 )
 from cantrip_actors.dispatch.companion import EFFECTFUL, DispatchCompanion, make_ending
-from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
+from cantrip_actors.dispatch.contract import Contract, draft, require_contract
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.events import Recovered, StatusChanged
 from cantrip_actors.dispatch.log import Dispatches, delete_dispatch, read_trusted_records
@@ -113,9 +113,7 @@ class Dispatcher:
 
         Raises InvalidContract with everything that is wrong (nothing is written then), DispatchExists.
         """
-        drafted = contract if isinstance(contract, Contract | tuple) else draft(contract)
-        if not isinstance(drafted, Contract):
-            raise InvalidContract(drafted)
+        drafted = require_contract(contract if isinstance(contract, Contract | tuple) else draft(contract))
         return await self.log.create_soon(drafted, author=author or self.name, turn_id=turn_id)
 
     async def approve(self, dispatch_id: str, *, by: str, note: str = "", door: str = "") -> Record:

@@ -1,38 +1,16 @@
-"""The mistakes of a contract's text, each with its line, and the result of parsing one."""
+"""The result of parsing a contract's text: its fields with their lines, and what is wrong."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from cantrip_actors.dispatch.contract import Contract, draft
-from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
-from cantrip_actors.dispatch.terms import ContractPath, Rule
+from cantrip_actors.dispatch.terms import ContractPath, Rule, Violation
 from cantrip_actors.recipes.document import find_line
 from cantrip_actors.terms.arguments import check_kind
 from cantrip_actors.terms.errors import suggest_nearest
-
-
-class Mistake(NamedTuple):
-    """A mistake: the rule, a description, and the line, from 1; None if it concerns the whole text."""
-
-    rule: Rule
-    text: str
-    line: int | None = None
-
-    def __str__(self) -> str:
-        return self.text if self.line is None else f"line {self.line}: {self.text}"
-
-
-class UnreadableContract(DispatchError, ValueError):
-    """A contract's text has mistakes; `mistakes` has them all, and the message lists them with their lines."""
-
-    def __init__(self, name: str, mistakes: tuple[Mistake, ...]) -> None:
-        self.mistakes = mistakes
-        many = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
-        lines = (f"{name}:{'' if mistake.line is None else f'{mistake.line}:'} {mistake.text}" for mistake in mistakes)
-        super().__init__(f"{name} is not a contract, it has {many}:\n" + "\n".join(lines))
 
 
 @dataclass(slots=True)
@@ -41,12 +19,12 @@ class Parsed:
 
     data: dict[str, Any] = field(default_factory=dict)
     lines: dict[ContractPath, int] = field(default_factory=dict)
-    mistakes: list[Mistake] = field(default_factory=list)
+    mistakes: list[Violation] = field(default_factory=list)
     spoilt: set[str] = field(default_factory=set)
 
     def note_mistake(self, text: str, line: int | None, name: str = "", rule: Rule = Rule.TYPE) -> None:
         """Note a mistake. The rules skip the field `name`, because they would only repeat it."""
-        self.mistakes.append(Mistake(rule, text, line))
+        self.mistakes.append(Violation(rule, (), text, line))
         if name:
             self.spoilt.add(name)
 
@@ -59,7 +37,7 @@ class Parsed:
             self.lines[name,] = line
 
 
-def build_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
+def build_contract(read: Parsed) -> Contract | tuple[Violation, ...]:
     """Return the contract, or every mistake in the order of lines; missing fields come first."""
     if "status" in read.data and "status" not in read.spoilt:
         cell = read.data["status"] or ""  # an empty cell
@@ -77,7 +55,7 @@ def build_contract(read: Parsed) -> Contract | tuple[Mistake, ...]:
     mistakes = list(read.mistakes)
     if not isinstance(contract, Contract):
         mistakes += (
-            Mistake(violation.rule, str(violation), find_line(read.lines, violation.where))
+            violation._replace(line=find_line(read.lines, violation.where))
             for violation in contract
             if violation.where[0] not in read.spoilt
         )

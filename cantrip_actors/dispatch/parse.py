@@ -11,10 +11,10 @@ from pathlib import Path
 
 import yaml
 
-from cantrip_actors.dispatch.contract import Contract
-from cantrip_actors.dispatch.mistakes import Mistake, Parsed, UnreadableContract, build_contract
+from cantrip_actors.dispatch.contract import Contract, require_contract
+from cantrip_actors.dispatch.mistakes import Parsed, build_contract
 from cantrip_actors.dispatch.parse_markdown import read_markdown
-from cantrip_actors.dispatch.terms import Rule, find_field
+from cantrip_actors.dispatch.terms import Rule, Violation, find_field
 from cantrip_actors.recipes.document import InvalidRecipe, parse_yaml, read_text
 from cantrip_actors.terms.arguments import check_kind
 
@@ -27,35 +27,32 @@ MARKDOWN, YAML = (".md", ".markdown"), (".yaml", ".yml", ".json")
 def load_contract(path: str | os.PathLike[str]) -> Contract:
     """Return the contract in a file that ends in .md, .yaml, .yml or .json.
 
-    Raises UnreadableContract with every mistake and its line, also for a missing file.
+    Raises InvalidContract with every mistake and its line, also for a missing file.
     """
     check_kind("load_contract", path, str | os.PathLike, "the path of a file")
     path = Path(path)
     try:
         text = read_text(path, "contract", (*MARKDOWN, *YAML))
     except InvalidRecipe as invalid:
-        raise UnreadableContract(str(path), _list_mistakes(invalid)) from None
-    contract = from_markdown(text) if path.suffix in MARKDOWN else from_yaml(text)
-    if isinstance(contract, Contract):
-        return contract
-    raise UnreadableContract(str(path), contract)
+        return require_contract(_list_violations(invalid), str(path))
+    return require_contract(from_markdown(text) if path.suffix in MARKDOWN else from_yaml(text), str(path))
 
 
-def from_markdown(text: str) -> Contract | tuple[Mistake, ...]:
+def from_markdown(text: str) -> Contract | tuple[Violation, ...]:
     """Return the contract of a Markdown text in the layout of `contract_template`, or all its mistakes."""
     check_kind("from_markdown", text, str, "a text")
     return build_contract(read_markdown(text))
 
 
-def from_yaml(text: str) -> Contract | tuple[Mistake, ...]:
+def from_yaml(text: str) -> Contract | tuple[Violation, ...]:
     """Return the contract of a YAML text with fields' names, or all its mistakes."""
     check_kind("from_yaml", text, str, "a text")
     try:
         document = parse_yaml(Path("contract"), text, yaml.BaseLoader)
     except InvalidRecipe as invalid:
-        return _list_mistakes(invalid)
+        return _list_violations(invalid)
     if not isinstance(document.data, dict) or not document.data:
-        return (Mistake(Rule.TYPE, "expected the fields of a contract, each with its name", 1),)
+        return (Violation(Rule.TYPE, (), "expected the fields of a contract, each with its name", 1),)
     read = Parsed()
     for title, value in document.data.items():
         read.set_field(find_field(title), None if value in _NULLS else value, document.lines[title,])
@@ -64,5 +61,5 @@ def from_yaml(text: str) -> Contract | tuple[Mistake, ...]:
     return build_contract(read)
 
 
-def _list_mistakes(invalid: InvalidRecipe) -> tuple[Mistake, ...]:
-    return tuple(Mistake(Rule.TYPE, mistake.text, mistake.line) for mistake in invalid.mistakes)
+def _list_violations(invalid: InvalidRecipe) -> tuple[Violation, ...]:
+    return tuple(Violation(Rule.TYPE, (), mistake.text, mistake.line) for mistake in invalid.mistakes)

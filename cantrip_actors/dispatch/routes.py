@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from cantrip_actors import CantripError
-from cantrip_actors.dispatch.contract import Contract, InvalidContract, draft
+from cantrip_actors.dispatch.contract import InvalidContract, draft, require_contract
 from cantrip_actors.dispatch.errors import DispatchError, DispatchExists, EventRefused, UnknownDispatch
 from cantrip_actors.dispatch.events import Event, StatusChanged
 from cantrip_actors.dispatch.log import Dispatches, find_written, read_trusted_records
-from cantrip_actors.dispatch.mistakes import UnreadableContract
 from cantrip_actors.dispatch.parse import from_markdown
 from cantrip_actors.dispatch.record import Record, make_approval, make_unblocking
 from cantrip_actors.dispatch.requests import DispatchRequests
@@ -149,21 +148,9 @@ def _create(call: HttpCall, log: Dispatches, contract: dict[str, Any] | str, key
     written = find_written(log, key) if key else None
     if written is not None:
         return written, True
+    drafted = require_contract(from_markdown(contract) if isinstance(contract, str) else draft(contract))
     by = call.token
-    return log.create(_parse_contract(contract), author=by.name, by="human", door=by.sender, key=key), False
-
-
-def _parse_contract(contract: dict[str, Any] | str) -> Contract:
-    """Return a contract. Raises InvalidContract and UnreadableContract, with all mistakes."""
-    if isinstance(contract, str):
-        read = from_markdown(contract)
-        if not isinstance(read, Contract):
-            raise UnreadableContract("the text", read)
-        return read
-    drafted = draft(contract)
-    if not isinstance(drafted, Contract):
-        raise InvalidContract(drafted)
-    return drafted
+    return log.create(drafted, author=by.name, by="human", door=by.sender, key=key), False
 
 
 @asynccontextmanager
@@ -196,11 +183,10 @@ def _describe_error(error: CantripError) -> Problem | None:
         case UnknownDispatch():
             return Problem(404, "unknown-dispatch", "no dispatch has this id")
         case InvalidContract(violations=violations):
-            broken = [{"path": violation.field, "message": violation.text} for violation in violations]
+            broken = [
+                {"path": violation.field, "line": violation.line, "message": violation.text} for violation in violations
+            ]
             return Problem(422, "invalid-contract", str(violations[0]), mistakes=broken)
-        case UnreadableContract(mistakes=mistakes):
-            listed = [{"line": mistake.line, "message": mistake.text} for mistake in mistakes]
-            return Problem(422, "invalid-contract", str(mistakes[0]), mistakes=listed)
         case DispatchError():
             return report(error, 507, "dispatch", "the log of the dispatch cannot be read or written")
         case _:

@@ -79,11 +79,16 @@ class Rule(StrEnum):
 
 
 class Violation(NamedTuple):
-    """A broken rule: the path of the value (`("sources", 1, "path")`, counted from 0), and the problem."""
+    """A broken rule: the path of the value (`("sources", 1, "path")`, counted from 0), and the problem.
+
+    `line` is that of the value in the text of the contract, from 1; None without one. A mistake in the layout of the
+    text has no path.
+    """
 
     rule: Rule
     where: ContractPath
     text: str
+    line: int | None = None
 
     @property
     def field(self) -> str:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.dispatch import Contract, Rule
-from cantrip_actors.dispatch.mistakes import UnreadableContract, status_of
+from cantrip_actors.dispatch import Contract, InvalidContract, Rule
+from cantrip_actors.dispatch.mistakes import status_of
 from cantrip_actors.dispatch.parse import from_markdown, from_yaml, load_contract
 from cantrip_actors.dispatch.template import contract_template
 
@@ -203,7 +203,7 @@ class TestMistakesInMarkdown:
 
     def test_a_missing_section_is_reported_and_an_unreadable_one_is_not_reported_as_missing(self):
         assert any(
-            "verification: is missing" in one.text for one in from_markdown(PAGE.replace("## Verification Gate", ""))
+            "verification: is missing" in str(one) for one in from_markdown(PAGE.replace("## Verification Gate", ""))
         )
         found = from_markdown(PAGE.replace("- [ ]", "-"))
         assert {one.rule for one in found} == {Rule.ACCEPTANCE}
@@ -329,7 +329,7 @@ class TestFiles:
     def test_the_error_lists_every_mistake_with_file_and_line(self, tmp_path):
         path = tmp_path / "c.yaml"
         path.write_text(YAML.replace("repo: /srv", "repo: ./srv").replace("priority: 1\n", ""))
-        with pytest.raises(UnreadableContract) as raised:
+        with pytest.raises(InvalidContract) as raised:
             load_contract(path)
         assert f"{path}:3: repo: expected" in str(raised.value)
         assert f"{path}: priority: is missing" in str(raised.value)
@@ -341,7 +341,7 @@ class TestFiles:
     def test_a_file_that_is_not_a_contract_is_refused(self, tmp_path, name, raw):
         if raw is not None:
             (tmp_path / name).write_bytes(raw)
-        with pytest.raises(UnreadableContract):
+        with pytest.raises(InvalidContract):
             load_contract(Path(tmp_path / name))
 
 

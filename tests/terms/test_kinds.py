@@ -12,7 +12,7 @@ from cantrip_actors.agentic import FunctionAgent
 from cantrip_actors.crystals import CachePoints, Prices, azure, bedrock, local, openai
 from cantrip_actors.dispatch import (
     Dispatcher,
-    UnreadableContract,
+    InvalidContract,
     draft,
     from_markdown,
     from_yaml,
@@ -246,7 +246,7 @@ def test_a_contract_is_loaded_from_a_path_that_is_a_text(tmp_path: Path) -> None
     for given in (None, 3, b"x.md"):
         with pytest.raises(ValueError, match="load_contract: expected the path of a file, got "):
             load_contract(given)
-    with pytest.raises(UnreadableContract, match="no such file"):
+    with pytest.raises(InvalidContract, match="no such file"):
         load_contract(str(tmp_path / "none.md"))
 
 
