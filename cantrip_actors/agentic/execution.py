@@ -98,21 +98,28 @@ class Controller:
             async with Runtime.open("memory:") as own:
                 return await self(request, runtime=own)
         raised: list[Exception] = []
-        variables = ASK.set(runtime.ask), RAISED.set(raised)  # for the agents and the tools of this run
+        variable = RAISED.set(raised)  # for the tools of this run
         try:
-            episode = await runtime.cast(self.cantrip(), as_json_text(request.domain.task))
+            episode = await self.cast(runtime, as_json_text(request.domain.task))
         except ControllerFailed as failed:
             error, where = failed.__cause__, failed.entity_id
         else:
             return response_of(episode)
         finally:
-            ASK.reset(variables[0])
-            RAISED.reset(variables[1])
+            RAISED.reset(variable)
         if isinstance(error, ToolFailed) and raised:
             error = raised[-1]
         assert error is not None, "ControllerFailed is raised from the cause"
         error.add_note(f"entity {where} ran it: its steps up to here are in the loom")
         raise error
+
+    async def cast(self, runtime: Runtime, intent: str) -> Episode:
+        """Run a task as an entity of `runtime`, which asks the agents' crystals. Raises as `Runtime.cast`."""
+        variable = ASK.set(runtime.ask)
+        try:
+            return await runtime.cast(self.cantrip(), intent)
+        finally:
+            ASK.reset(variable)
 
     def cantrip(self) -> Cantrip:
         """Return the cantrip of a run."""

@@ -85,9 +85,8 @@ def arithmetic(
         with _open_player(crystal, model, local=local) as player:
 
             async def work(runtime: Runtime) -> Episode:
-                dispatcher = make_agent_dispatcher(player, attempts).asking(runtime.ask)
-                controller = make_controller(dispatcher=dispatcher)
-                return with_thread(await runtime.cast(controller.cantrip(), task.model_dump_json()))
+                controller = make_controller(dispatcher=make_agent_dispatcher(player, attempts))
+                return with_thread(await controller.cast(runtime, task.model_dump_json()))
 
             episode = run(loom, work, backend=backend, quiet=quiet or as_json)
         checked = _check(episode.result) if episode.terminated else None
