@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from cantrip_actors.dispatch.events import StepSkipped as StepSkipped
     from cantrip_actors.dispatch.events import Unblocked as Unblocked
     from cantrip_actors.dispatch.log import Dispatches as Dispatches
-    from cantrip_actors.dispatch.mistakes import status_of as status_of
     from cantrip_actors.dispatch.orchestrator_gates import disjoint_outputs as disjoint_outputs
     from cantrip_actors.dispatch.overlap import Overlap as Overlap
     from cantrip_actors.dispatch.overlap import overlaps as overlaps
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
     from cantrip_actors.dispatch.parse import from_markdown as from_markdown
     from cantrip_actors.dispatch.parse import from_yaml as from_yaml
     from cantrip_actors.dispatch.parse import load_contract as load_contract
+    from cantrip_actors.dispatch.parse import status_of as status_of
+    from cantrip_actors.dispatch.parse_markdown import contract_template as contract_template
     from cantrip_actors.dispatch.phases import Phases as Phases
     from cantrip_actors.dispatch.plan import Plan as Plan
     from cantrip_actors.dispatch.plan import Step as Step
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from cantrip_actors.dispatch.summary import Summary as Summary
     from cantrip_actors.dispatch.summary import overview as overview
     from cantrip_actors.dispatch.summary import summary_of as summary_of
-    from cantrip_actors.dispatch.template import contract_template as contract_template
     from cantrip_actors.dispatch.terms import PlannedStep as PlannedStep
     from cantrip_actors.dispatch.terms import Rule as Rule
     from cantrip_actors.dispatch.terms import Source as Source

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import yaml
 
-from cantrip_actors.dispatch.contract import Contract, require_contract
-from cantrip_actors.dispatch.mistakes import Parsed, build_contract
-from cantrip_actors.dispatch.parse_markdown import read_markdown
+from cantrip_actors.dispatch.contract import Contract, draft, require_contract
+from cantrip_actors.dispatch.parse_markdown import Parsed, read_markdown
+from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
 from cantrip_actors.dispatch.terms import Rule, Violation, find_field
-from cantrip_actors.recipes.document import InvalidRecipe, parse_yaml, read_text
+from cantrip_actors.recipes.document import InvalidRecipe, find_line, parse_yaml, read_text
 from cantrip_actors.terms.arguments import check_kind
+from cantrip_actors.terms.errors import suggest_nearest
 
 _NULLS = ("", "~", "null")
 """The texts that say in YAML that a field is left out."""
@@ -63,3 +65,65 @@ def from_yaml(text: str) -> Contract | tuple[Violation, ...]:
 
 def _list_violations(invalid: InvalidRecipe) -> tuple[Violation, ...]:
     return tuple(Violation(Rule.TYPE, (), mistake.text, mistake.line) for mistake in invalid.mistakes)
+
+
+def build_contract(read: Parsed) -> Contract | tuple[Violation, ...]:
+    """Return the contract, or every mistake in the order of lines; missing fields come first."""
+    if "status" in read.data and "status" not in read.spoilt:
+        cell = read.data["status"] or ""  # an empty cell
+        status = status_of(cell) if isinstance(cell, str) else None
+        if status is None:
+            read.note_mistake(
+                f'"{cell}" is not a status: {suggest_nearest(str(cell), STATUSES)}',
+                read.lines["status",],
+                "status",
+                Rule.STATUS,
+            )
+        else:
+            read.data["status"] = status
+    contract = draft({name: _read_scalars(value) if name in _VALUES else value for name, value in read.data.items()})
+    mistakes = list(read.mistakes)
+    if not isinstance(contract, Contract):
+        mistakes += (
+            violation._replace(line=find_line(read.lines, violation.where))
+            for violation in contract
+            if violation.where[0] not in read.spoilt
+        )
+    elif not mistakes:
+        return contract
+    return tuple(sorted(dict.fromkeys(mistakes), key=lambda mistake: mistake.line or 0))
+
+
+_VALUES = frozenset({"needs_approval", "budget", "max_iterations", "review_cap", "wards"})
+"""Fields with numbers and flags; all others are texts, so that `priority: 1` and dates are texts."""
+
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def _read_scalars(value: Any) -> Any:
+    """Return a value with the number or flag that each text in it is; other texts stay."""
+    if isinstance(value, list):
+        return [_read_scalars(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _read_scalars(part) for name, part in value.items()}
+    if not isinstance(value, str):
+        return value
+    for read in (int, float):
+        try:
+            return read(value)
+        except ValueError:
+            continue
+    return _WORDS.get(value.lower(), value)
+
+
+def status_of(text: str) -> Status | None:
+    """Return the status that a person's word means, None for an unknown word.
+
+    >>> status_of("In-Progress"), status_of("done"), status_of("banana")
+    ('active', 'completed', None)
+    """
+    check_kind("status_of", text, str, "a word as a text")
+    word = text.strip().lower().replace(" ", "-").replace("_", "-")
+    if word in ALIASES:
+        return ALIASES[word]
+    return next((status for status in STATUSES if status == word), None)

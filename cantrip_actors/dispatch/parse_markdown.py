@@ -1,20 +1,7 @@
 """Reads a contract from Markdown: the layout of dispatch files, section by section and line by line.
 
-    # Dispatch: <title>
-    ## Metadata                a table of two columns: | Project | notes |
-    ## Objective               text
-    ### Acceptance Criteria    - [ ] one open box each
-    ### Scope Boundaries       - what is not addressed
-    ## Background              text
-    ## Related Files
-    ### Source Files           - `/path/in/full` — why it matters
-    ### Files Modified         empty: the log has them
-    ## Technical Context       text
-    ## Tasks                   1. numbered
-    ## Verification Gate       text
-    ## Outputs, Lessons        - lists; may be left out
-    ## Steps                   1. numbered, below each `- inputs:`, `- actions:`, …; may be left out
-    ## Progress                empty: the log has it
+`TEMPLATE` shows the layout, and its comment the rows and sections that may be left out. The facts of a step stand below
+it: `   - inputs: …`, `actions`, `expected`, `verification`.
 
 It does not parse Markdown in general: only headings, tables of two columns and lists have a meaning, and in sections of
 text everything is text. Fenced lines are text, comments are ignored.
@@ -24,11 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from cantrip_actors.dispatch.mistakes import Parsed
-from cantrip_actors.dispatch.terms import ROWS, Rule, find_field
+from cantrip_actors.dispatch.terms import ROWS, ContractPath, Rule, Violation, find_field
 from cantrip_actors.terms.errors import suggest_nearest
 
 _HEADING = re.compile(r"(#{1,3})\s+(\S.*)")
@@ -42,6 +29,72 @@ _NUMBER = re.compile(r"^\d+[.)]\s+(.*)")
 _FACT = re.compile(r"\s+[-*+]\s+(inputs|actions|expected|verification):\s*(.*)", re.IGNORECASE)
 _CELL = re.compile(r"(?<!\\)\|")
 _TITLE = "Dispatch:"
+
+
+TEMPLATE = """\
+# Dispatch: {TITLE}
+
+<!--
+What is written here is frozen when it is dispatched. Progress, status and results go to the log.
+Every {VARIABLE} has to be filled in. These rows may be added below: Decision Needed, Role (worker, loop, orchestrator),
+Intent, Type, Source, Skill Chain, Gates, Wards, Budget Cap, Supersedes, Depth (minimal, standard, full),
+Max Iterations, Review Cap, Dispatch (an id of your own); and the sections Outputs, Lessons and Steps.
+-->
+
+## Metadata
+
+| Field | Value |
+| --- | --- |
+| Project | {PROJECT} |
+| Repo | {REPO} |
+| Priority | {PRIORITY} |
+| Dispatched | {DATE} |
+| Status | queued |
+| Needs Approval | no |
+
+## Objective
+
+{OBJECTIVE}
+
+### Acceptance Criteria
+
+- [ ] {CRITERION}
+
+### Scope Boundaries
+
+- {NOT_ADDRESSED}
+
+## Background
+
+{BACKGROUND}
+
+## Related Files
+
+### Source Files
+
+- `{SOURCE_FILE}` — {WHY_IT_MATTERS}
+
+### Files Modified
+
+## Technical Context
+
+{TECHNICAL_CONTEXT}
+
+## Tasks
+
+1. {TASK}
+
+## Verification Gate
+
+{VERIFICATION}
+
+## Progress
+"""
+
+
+def contract_template() -> str:
+    """Return a contract to fill in: Markdown with a {VARIABLE} in each place. With all filled in, it can be parsed."""
+    return TEMPLATE
 
 
 class MarkdownLine(NamedTuple):
@@ -60,6 +113,30 @@ class Section(NamedTuple):
 
     line: int
     body: MarkdownLines
+
+
+@dataclass(slots=True)
+class Parsed:
+    """A parsed text: its fields, the lines of values, and mistakes; `spoilt` names fields that could not be read."""
+
+    data: dict[str, Any] = field(default_factory=dict)
+    lines: dict[ContractPath, int] = field(default_factory=dict)
+    mistakes: list[Violation] = field(default_factory=list)
+    spoilt: set[str] = field(default_factory=set)
+
+    def note_mistake(self, text: str, line: int | None, name: str = "", rule: Rule = Rule.TYPE) -> None:
+        """Note a mistake. The rules skip the field `name`, because they would only repeat it."""
+        self.mistakes.append(Violation(rule, (), text, line))
+        if name:
+            self.spoilt.add(name)
+
+    def set_field(self, name: str, value: Any, line: int, rule: Rule = Rule.TYPE) -> None:
+        """Set a field's value; a second value is a mistake."""
+        if (name,) in self.lines:
+            self.note_mistake(f'"{name}" stands here twice, first in line {self.lines[name,]}', line, name, rule)
+        else:
+            self.data[name] = value
+            self.lines[name,] = line
 
 
 def read_markdown(text: str) -> Parsed:
@@ -160,7 +237,8 @@ def _split_list(value: str) -> list[str]:
 
 
 def _read_amount(value: str) -> str:
-    return re.sub(r"^\$\s*|\s*(?:\$|USD)$", "", value, flags=re.IGNORECASE)
+    match = re.fullmatch(r"\$?\s*(\d+(?:\.\d+)?)\s*(?:\$|USD)?", value, re.IGNORECASE)
+    return match[1] if match else value
 
 
 def _read_wards(value: str) -> list[Any]:

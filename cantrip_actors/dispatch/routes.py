@@ -15,6 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, Field
+
 from cantrip_actors import CantripError
 from cantrip_actors.dispatch.contract import InvalidContract, draft, require_contract
 from cantrip_actors.dispatch.errors import DispatchError, DispatchExists, EventRefused, UnknownDispatch
@@ -23,22 +25,78 @@ from cantrip_actors.dispatch.log import Dispatches, find_written, read_trusted_r
 from cantrip_actors.dispatch.parse import from_markdown
 from cantrip_actors.dispatch.record import Record, make_approval, make_unblocking
 from cantrip_actors.dispatch.requests import DispatchRequests
-from cantrip_actors.dispatch.route_models import (
-    ApproveDispatch,
-    DispatchesQuery,
-    DispatchJson,
-    DispatchList,
-    DispatchSummary,
-    NewDispatch,
-    RejectDispatch,
-    UnblockDispatch,
-)
+from cantrip_actors.dispatch.status import Status
 from cantrip_actors.dispatch.summary import build_record_fields, summary_of
 from cantrip_actors.http import ApiRoute, HttpCall, JsonAnswer, Problem, ServiceExtension
+from cantrip_actors.http.bodies import Strict
 from cantrip_actors.http.calls import REPLAYED
+from cantrip_actors.http.models import Text
 from cantrip_actors.http.prefix import strip_prefix
 from cantrip_actors.http.problems import report
 from cantrip_actors.user_code.threads import run_for_client
+
+
+class NewDispatch(Strict):
+    """A contract to dispatch."""
+
+    contract: dict[str, Any] | Text = Field(description="Its fields by their names, or a text in Markdown.")
+
+
+class ApproveDispatch(Strict):
+    """Approve a dispatch, a phase of it, or the removal of its blocker."""
+
+    note: str = ""
+
+
+class RejectDispatch(Strict):
+    """End a queued or blocked dispatch for good."""
+
+    reason: Text
+
+
+class UnblockDispatch(Strict):
+    """A note that says how the blocker was removed."""
+
+    note: Text
+
+
+class DispatchesQuery(Strict):
+    """The query of a list of dispatches."""
+
+    status: Status | None = None
+
+
+class DispatchSummary(BaseModel):
+    """A dispatch in a few words; `proven` of its `acceptance` criteria have evidence."""
+
+    id: str
+    title: str
+    status: Status
+    priority: str
+    role: str
+    attempt: int
+    proven: int
+    acceptance: int
+    waits_for: str
+    outcome: str
+    newest: str
+    at: str
+
+
+class DispatchJson(DispatchSummary):
+    """A dispatch with its contract and every entry of its log, oldest first."""
+
+    contract: dict[str, Any]
+    contract_hash: str
+    unmet: list[str]
+    closed: bool
+    entries: list[dict[str, Any]]
+
+
+class DispatchList(BaseModel):
+    """Dispatches, by id."""
+
+    items: list[DispatchSummary]
 
 
 def make_extension(dispatches: Dispatches | None) -> ServiceExtension:

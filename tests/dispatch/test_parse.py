@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cantrip_actors.dispatch import Contract, InvalidContract, Rule
-from cantrip_actors.dispatch.mistakes import status_of
-from cantrip_actors.dispatch.parse import from_markdown, from_yaml, load_contract
-from cantrip_actors.dispatch.template import contract_template
+from cantrip_actors.dispatch.parse import from_markdown, from_yaml, load_contract, status_of
+from cantrip_actors.dispatch.parse_markdown import contract_template
 
 PAGE = """\
 # Dispatch: Mend the search
