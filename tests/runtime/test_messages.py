@@ -439,6 +439,45 @@ async def test_a_send_to_its_own_entity_is_refused_in_a_companion_and_in_a_cryst
 
 
 @pytest.mark.rule("C-15")
+@pytest.mark.parametrize("where", ["gate", "companion", "crystal"])
+async def test_a_task_that_outlives_the_code_that_started_it_may_send_to_the_entity(url: str, where: str) -> None:
+    answers: list[Any] = []
+    places = [where]
+
+    async def send_later() -> None:
+        await anyio.sleep(60)
+        answers.append((await runtime.get_entity("a").send("later")).result)
+
+    def start(place: str) -> None:
+        if place in places:
+            places.remove(place)
+            tasks.start_soon(send_later)
+
+    class Follower(Companion):
+        async def begins(self, here: Any) -> None:
+            start("companion")
+
+    @gate(name="call")
+    async def call(what: str) -> str:
+        """Start a task."""
+        start("gate")
+        return what
+
+    def think(context: Any) -> Any:
+        start("crystal")
+        return obeys(context)
+
+    circle = Circle(["done", call], [max_turns(3)], companion=Follower())
+    async with Runtime.open(url) as runtime, anyio.create_task_group() as tasks:
+        await (await runtime.invoke(Cantrip(scripted(think), circle=circle), "call x", name="a")).episode()
+        with anyio.fail_after(90):
+            while not answers:
+                await anyio.sleep(1)
+        tasks.cancel_scope.cancel()
+    assert answers == ["later"]
+
+
+@pytest.mark.rule("C-15")
 async def test_an_entity_may_wait_for_its_own_finished_intent() -> None:
     """A gate may read the receipt of an earlier intent of its own entity."""
     runtimes: list[Runtime] = []

@@ -22,9 +22,9 @@ from cantrip_actors.records.records import Observation
 from cantrip_actors.runtime.circles.resources import Resources
 from cantrip_actors.runtime.circles.snapshots import Snapshots
 from cantrip_actors.runtime.events.context_variables import (
-    ASKER,
     DOING,
     WORKING,
+    Asker,
     ContextVariables,
     Working,
     bind_variables,
@@ -62,9 +62,8 @@ class GatesActor(Actor):
     async def handle_call(self, message: Run, caller: Caller) -> Any:  # noqa: ARG002  # the signature of Actor
         """Run a gate and return its observation, with a snapshot of its resource, or its question to a person."""
         gate = message.gate
-        ASKER.set(self._entity_id)  # this actor's own context, as each task has one
-        with bind_variables(self._context_variables()):
-            WORKING.set(self._working)
+        with Asker(self._entity_id), bind_variables(self._context_variables()):
+            WORKING.set(self._working)  # this actor's own context, as each task has one
             DOING.set((message.turn_id, gate.name))
             site = attempt_now(partial(self._make_site, message)) if gate.wrappers or gate.site else None
             if isinstance(site, Failure):  # a serializer in the type of a parameter is the user's code

@@ -10,7 +10,7 @@ from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystal.request_headers import REQUEST_HEADERS
 from cantrip_actors.runtime.crystals.crystal_actor import GRACE, CrystalRequest
 from cantrip_actors.runtime.entity.cell import Bound, Cell
-from cantrip_actors.runtime.events.context_variables import ASKER
+from cantrip_actors.runtime.events.context_variables import ASKER, Asker
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.crystal import get_crystal_name
@@ -36,12 +36,13 @@ async def query_crystal(
     def charge(late: Response | CrystalError) -> None:
         query.report_unanswered(late.usage)
 
-    variables, spans = (*cell.context_variables, (ASKER, cell.entity_id)), cell.caller.spans
+    variables, spans = cell.context_variables, cell.caller.spans
     if spans is not None and (headers := spans.query_headers):
         variables = (*variables, (REQUEST_HEADERS, headers))
-    request = CrystalRequest(bound.crystal, query, cell.plan.cantrip.retry, variables)
-    ask = partial(bound.uses.asks.call, request, grace=GRACE, on_late_reply=charge)
-    reply: Response | CrystalError = await watch("query", get_crystal_name(bound.crystal), ask)()
+    with Asker(cell.entity_id) as asker:
+        request = CrystalRequest(bound.crystal, query, cell.plan.cantrip.retry, (*variables, (ASKER, asker)))
+        ask = partial(bound.uses.asks.call, request, grace=GRACE, on_late_reply=charge)
+        reply: Response | CrystalError = await watch("query", get_crystal_name(bound.crystal), ask)()
     if instrument is not None:
         instrument.answered(cell, reply, time.monotonic() - began, bound.crystal)
     return reply

@@ -46,7 +46,7 @@ from cantrip_actors.runtime.entity.mail_reader import MailReader
 from cantrip_actors.runtime.entity.performer import Performer
 from cantrip_actors.runtime.entity.providing import Providing
 from cantrip_actors.runtime.entity.recorder import StepRecorder
-from cantrip_actors.runtime.events.context_variables import ASKER, WORKING, bind_variables
+from cantrip_actors.runtime.events.context_variables import WORKING, bind_variables
 from cantrip_actors.runtime.events.instrument import MailSettled
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.outcome import EndReason, Outcome
@@ -83,8 +83,7 @@ class EntityActor(Actor):
     async def run(self) -> None:
         """Drive the entity until it ends or leaves."""
         cell = self._cell
-        ASKER.set(cell.entity_id)  # this actor's own context, as each task has one
-        WORKING.set(cell.working)
+        WORKING.set(cell.working)  # this actor's own context, as each task has one
         self._performer = Performer(
             ParentEntity(cell, self._environment, self._recorder, self._maker, self.children),
             self._reader,

@@ -1,4 +1,4 @@
-"""Wait for a service that code beside an entity cannot reach: it raised `Unavailable`, which is no crash."""
+"""Call code beside an entity, and wait while its service is away: it raises `Unavailable`, which is no crash."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TypeVar
 import anyio
 
 from cantrip_actors.redact.logs import get_logger
+from cantrip_actors.runtime.events.context_variables import Asker
 from cantrip_actors.terms.errors import Unavailable
 
 T = TypeVar("T")
@@ -19,7 +20,8 @@ async def call_until_available(work: Callable[[], Awaitable[T]], entity_id: str)
     """Return the result of `work()`; while it raises Unavailable, wait as long as it says, and call it again."""
     while True:
         try:
-            return await work()
+            with Asker(entity_id):
+                return await work()
         except Unavailable as error:
             seconds = error.retry_after
             _log.warning("an entity waits for a service", entity=entity_id, seconds=seconds, why=str(error))

@@ -11,14 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, NamedTuple
+from contextvars import Context, ContextVar, Token, copy_context
+from typing import Any, Final, NamedTuple, Self
 
 ContextVariables = tuple[tuple[ContextVar[Any], Any], ...]
 """Variables and their values."""
 
-ASKER: Final[ContextVar[str | None]] = ContextVar("cantrip_actors.asker", default=None)
-"""The entity for which a gate, a crystal or a companion works in this context: it waits until that has ended."""
+
+class Asker:
+    """An entity that waits for the block of user code in `with Asker(entity_id)`: a gate, a crystal or a companion."""
+
+    __slots__ = ("_token", "entity_id")
+
+    def __init__(self, entity_id: str) -> None:
+        self.entity_id: str | None = entity_id
+        """None once the code has ended. Tasks that it has started may continue: the entity does not wait for them."""
+        self._token: Token[Asker | None]
+
+    def __enter__(self) -> Self:
+        self._token = ASKER.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ASKER.reset(self._token)
+        self.entity_id = None
+
+
+ASKER: Final[ContextVar[Asker | None]] = ContextVar("cantrip_actors.asker", default=None)
+"""The entity that waits for the code of this context."""
 
 
 class Working(NamedTuple):
@@ -39,6 +59,12 @@ _OF_ENTITY: Final = frozenset[ContextVar[Any]]({ASKER, WORKING, DOING})
 """Variables about the entity that works here. No other entity that it calls takes them over: each sets its own."""
 
 _UNSET: Final = object()
+
+
+def find_asker() -> str | None:
+    """Return the id of the entity that waits until the code of this context has ended; None without one."""
+    asker = ASKER.get()
+    return None if asker is None else asker.entity_id
 
 
 def capture_variables(outside: Context | None = None) -> ContextVariables:

@@ -44,7 +44,7 @@ from cantrip_actors.runtime.entity.beginnings import Beginning, Beginnings, chec
 from cantrip_actors.runtime.entity.cells import NEVER_BEGAN
 from cantrip_actors.runtime.entity.model_inputs import find_model_input
 from cantrip_actors.runtime.entity.upgrades import Move, Upgrade
-from cantrip_actors.runtime.events.context_variables import ASKER
+from cantrip_actors.runtime.events.context_variables import find_asker
 from cantrip_actors.runtime.events.events import Subscription
 from cantrip_actors.runtime.events.instrument import Instrument
 from cantrip_actors.runtime.events.loom_feed import LoomFeed
@@ -358,7 +358,7 @@ class Runtime:
         """
         self._check_not_tenant("closing")
         if self._owner is not None:
-            await self._owner.close(from_within=ASKER.get() is not None)
+            await self._owner.close(from_within=find_asker() is not None)
         elif self._tree.is_open:
             raise RuntimeClosed("aclose: this runtime was entered with `async with`: it closes where that block ends")
 

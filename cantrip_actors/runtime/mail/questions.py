@@ -22,7 +22,7 @@ from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Observation
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.runtime.entity.cell import Cell
-from cantrip_actors.runtime.events.context_variables import ASKER
+from cantrip_actors.runtime.events.context_variables import find_asker
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.runtime.mail.inboxes import Inboxes, is_open
 from cantrip_actors.runtime.time.wake_me import set_timer
@@ -42,7 +42,7 @@ class Questions:
 
     def mark_waiting(self, entity_id: str) -> AbstractAsyncContextManager[None]:
         """Return a context in which the calling gate's entity, if any, waits for another. Raises AskCycle."""
-        asker = ASKER.get()
+        asker = find_asker()
         return nullcontext() if asker is None else self._mark_calling(asker, entity_id)
 
     @asynccontextmanager
