@@ -99,6 +99,8 @@ def decode(line: bytes) -> Record:
     """
     if line.__class__ is bytes and b'"wide":' not in line:
         try:
+            if not line.isascii():
+                line.decode()  # msgspec does not check the texts that it skips
             record: Record = _DECODER.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return _decode_carefully(line)  # this error says what is wrong

@@ -546,6 +546,35 @@ def test_a_line_that_is_not_a_record_is_refused_and_left_out_by_a_repair(tmp_pat
 
 
 @pytest.mark.rule("C-53")
+@pytest.mark.parametrize("suffix", ["db", "jsonl"])
+def test_bytes_that_are_no_text_in_a_forgotten_record_are_damage_and_no_backup_is_made(tmp_path, suffix):
+    path = tmp_path / "loom.jsonl"
+    with open_store(path) as store:
+        store.append([*run("a", "a1"), Ended("a", "terminated", AT), *run("b", "b1")])
+        forget_entities(store, Wanted(["a"]))
+    whole = path.read_bytes()
+    at = whole.index(b'"chain":"', whole.rindex(b'"gone":')) + 12
+    path.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
+    with pytest.raises(LoomError, match=r"cannot be copied: .* is not a record of a loom"):
+        backup_loom(path, tmp_path / f"copy.{suffix}")
+    with open_store(path, repair=True) as store:
+        assert [len(store.records(one)) for one in ("a", "b")] == [6, 6]
+
+
+@pytest.mark.rule("C-53")
+def test_bytes_that_are_no_text_in_the_schema_of_a_file_are_damage(tmp_path):
+    path = tmp_path / "loom.db"
+    with open_store(path) as store:
+        store.append(run("a", "a1"))
+    whole = path.read_bytes()
+    at = whole.index(b"tablerecordsrecords") + 5
+    path.write_bytes(whole[:at] + b"\xfe" + whole[at + 1 :])
+    for read_only in (False, True):
+        with pytest.raises(DamagedLoom, match=r"malformed database schema.*cantrip loom repair"):
+            open_store(path, read_only=read_only)
+
+
+@pytest.mark.rule("C-53")
 @pytest.mark.parametrize("key", [None, b"k" * 32])
 def test_a_repair_restores_the_line_ends_of_a_loom_that_an_editor_has_converted(tmp_path, key):
     path = tmp_path / "loom.jsonl"

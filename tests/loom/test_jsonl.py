@@ -517,6 +517,21 @@ def test_a_corrupt_line_of_the_journal_is_skipped_by_a_reader_and_left_out_by_a_
         assert verify_loom(store).ok
 
 
+@pytest.mark.rule("C-53")
+def test_a_fork_whose_turn_is_damaged_is_skipped_by_a_reader_and_left_out_by_a_repair(path):
+    written(path, run("e", "t1", lasting=True), run("fork", "t2", parent="t1", forked=True), run("other", "t3"))
+    damaged = [line.replace(b'"t1"', b'"t1') if b'"turn"' in line else line for line in path.read_bytes().split(b"\n")]
+    path.write_bytes(b"\n".join(damaged))
+    with pytest.raises(DamagedLoom, match=r"line \d is corrupt: .*cantrip loom repair"):
+        open_store(path)
+    with open_store(path, read_only=True) as reader:
+        assert [row.entity_id for row in reader.headers()] == ["e", "other"]
+        assert any("fork" in str(fault) for fault in verify_loom(reader).faults)
+    with open_store(path, repair=True) as store:
+        assert [row.entity_id for row in store.headers()] == ["e", "other"]
+        assert verify_loom(store).ok
+
+
 def test_a_line_of_a_later_version_does_not_count_as_damage(path):
     whole = written(path, run("e", "t1"))
     path.write_bytes(whole.replace(b'"schema":1', b'"schema":2'))

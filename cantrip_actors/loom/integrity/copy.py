@@ -24,7 +24,6 @@ from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode, encode
 from cantrip_actors.records.mail import MailRow
 from cantrip_actors.records.records import Record, get_images, get_snapshot, replace_snapshot
-from cantrip_actors.records.seal import split_link
 from cantrip_actors.records.timers import Timer
 from cantrip_actors.records.tombstone import is_tombstone
 from cantrip_actors.terms.arguments import check_kind
@@ -102,7 +101,7 @@ def _copy(source: Store, target: Store) -> Verified:
 def _read_records(source: Store) -> Iterator[tuple[int, Record, bytes]]:
     for number, line in source.lines():
         try:
-            yield number, decode(split_link(line)[0]), line
+            yield number, decode(line), line
         except LoomError as error:
             raise LoomError(f"record {number} cannot be copied: {error}") from error
 

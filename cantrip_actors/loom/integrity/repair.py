@@ -349,8 +349,8 @@ class _Salvage:
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""
-        plain, link = split_link(line)
-        record = decode(plain)
+        link = split_link(line)[1]
+        record = decode(line)
         header = as_header(record)
         above = None if header is None or header.forked else header.parent_entity
         root = record.entity_id

@@ -73,14 +73,16 @@ class MemoryIndex(Known):
     def follow(self, record: Record, number: int) -> Place:
         """Add the consequences of a record that was read to the index, and return the place of its entity.
 
-        Mail with the record's key was taken by it. Raises LoomError for a second header of an entity, and for another
-        record before the header.
+        Mail with the record's key was taken by it. Raises LoomError for a second header of an entity, for another
+        record before the header, and for a fork from a turn that no record has.
         """
         entity, header, plan = record.entity_id, as_header(record), Plan()
         place = self.places.get(entity)
         if header is not None:
             if place is not None:
                 raise LoomError(f"entity {entity} begins a second time")
+            if header.forked and header.parent_turn not in self.owners:
+                raise LoomError(f"entity {entity} forks turn {header.parent_turn}, which no record before it has")
             begin(header, number, plan, self)
         elif place is None:
             raise LoomError(f"entity {entity} has no header before it")

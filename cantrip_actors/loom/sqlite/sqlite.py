@@ -340,6 +340,11 @@ class SqliteStore(TableStore):
         except sqlite3.Error:
             connection.close()
             raise
+        except UnicodeDecodeError as error:  # SQLite's own message has the damaged bytes in it
+            connection.close()
+            corrupt = sqlite3.DatabaseError("malformed database schema")
+            corrupt.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+            raise corrupt from error
         return connection
 
     def _get_sidecar_path(self, suffix: str) -> Path:
