@@ -7,6 +7,7 @@ from typing import Any
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from cantrip_actors import (
     Cantrip,
@@ -325,6 +326,17 @@ async def test_open_resumes_entities_of_known_cantrips_and_lists_the_others(tmp_
             while runtime.loom.state(entity_id) == "active":
                 await anyio.sleep(1)
         assert runtime.loom.state(entity_id) == "terminated"
+
+
+async def test_a_runtime_that_finds_many_interrupted_entities_logs_one_line(tmp_path: Path) -> None:
+    world, process = World(), Process(tmp_path)
+    ids = [await cut_short(process, world.spell(*SCRIPT), 3) for _ in range(3)]
+    with capture_logs() as lines:
+        async with process.open() as runtime:
+            assert [header.entity_id for header in runtime.interrupted()] == ids
+    assert [line for line in lines if "interrupted" in line["event"]] == [
+        {"event": "entities were interrupted", "log_level": "info", "count": 3, "newest": ids[-1]}
+    ]
 
 
 async def test_an_abandoned_entity_cannot_be_resumed(tmp_path: Path) -> None:

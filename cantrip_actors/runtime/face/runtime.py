@@ -1369,11 +1369,12 @@ class Runtime:
         A listed entity that asked another one is loaded when the answer comes: the answer is like mail to it.
         """
         tree = self._tree
+        listed: list[str] = []
         for entity_id in await tree.in_store(partial(tree.loom.unfinished, idle=False)):
             header = None
             try:
                 header = await tree.in_store(partial(tree.launcher.find_if_interrupted, entity_id))
-                why = "" if header is None else await self._recover_entity(header)
+                why = "" if header is None else await self._recover_entity(header, listed)
             except (Held, EntityEnded):
                 _log.info("another process has resumed an entity", entity=entity_id)
                 continue
@@ -1387,10 +1388,12 @@ class Runtime:
                 self._not_resumed[entity_id] = why
                 name = None if header is None else header.cantrip_name
                 _log.warning("an entity is not resumed", entity=entity_id, cantrip=name, why=why)
+        if listed:
+            _log.info("entities were interrupted", count=len(listed), newest=listed[-1])
         await tree.inboxes.poll()
         tree.scheduler.wake()
 
-    async def _recover_entity(self, header: Header) -> str:
+    async def _recover_entity(self, header: Header, listed: list[str]) -> str:
         """Resume, abandon or list an interrupted entity, as `recover` says; return why it is not resumed, or ""."""
         tree, entity_id = self._tree, header.entity_id
         if self._recover == "abandon":
@@ -1399,7 +1402,7 @@ class Runtime:
             # no caller has its id, and it cannot be resumed; in a shared loom it may just be beginning
             await tree.launcher.abandon(entity_id, f"it {NEVER_BEGAN}")
         elif self._recover == "list":
-            _log.info("an entity was interrupted", entity=entity_id, cantrip=header.cantrip_id)
+            listed.append(entity_id)
             tree.inboxes.note_answer(entity_id)
         else:
             facts = await tree.in_store(partial(tree.loom.facts, entity_id))
