@@ -2,17 +2,20 @@
 
 Each trial is cast with a key made of the evaluation's name, the case and the repeat; each judgement with a key made of
 the trial's and what the judge is given. So a repeated run finds the existing answers and judgements, and asks only for
-missing ones.
+missing ones. An attempt that failed, because a provider had no key or was down, says nothing about the cantrip: the
+next run makes another one, whose key has its number.
 """
 
 from __future__ import annotations
 
 import inspect
+import itertools
 import json
 import math
 import os
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -56,9 +59,9 @@ async def evaluate(
     """Cast a cantrip on each case, score the answers, and return the report.
 
     Each case is cast `repeat` times, at most `at_once` casts at a time. What was answered, judged and rewarded before
-    is read from the loom: repeating the call continues an evaluation that was killed, and scores anew, with other
-    scorers, without casting anew. Each score is a reward of the last turn, `by` the evaluation and the scorer; the
-    last of the scorers has the reward that counts.
+    is read from the loom: repeating the call continues an evaluation that was killed, asks again where a crystal
+    failed, and scores anew, with other scorers, without casting anew. Each score is a reward of the last turn, `by` the
+    evaluation and the scorer; the last of the scorers has the reward that counts.
 
     With a `budget` in US dollars nothing more is asked once all answers and judgements of the evaluation have cost
     that much; what runs then ends. `report.left` says how much is missing; a call with a larger budget continues.
@@ -109,12 +112,15 @@ class _Job(NamedTuple):
 class _Answered(NamedTuple):
     """An entity that has ended, as the loom has it."""
 
+    key: str
     entity_id: str
     cantrip_id: str
     outcome: Outcome
     turns: list[Turn]
     rewards: dict[str, float]
     """The last reward of each sender."""
+    cost: float
+    """What it and the failed attempts before it cost."""
 
 
 class _Question(NamedTuple):
@@ -214,7 +220,7 @@ class _EvaluationRun:
             outcome.result,
             len(turns),
             outcome.subtree_usage.total_tokens,
-            outcome.subtree_usage.cost,
+            answered.cost,
             0.0,
             sum(turn.metadata.duration_ms for turn in turns) / 1000,
             case.tags,
@@ -247,34 +253,42 @@ class _EvaluationRun:
     async def _ask(
         self, job: _Job, key: str, cantrip: Cantrip | None, intent: str, context: Any = None
     ) -> _Answered | None:
-        """Return the answer with that key; ask for one that is missing, if the budget allows."""
-        answered = await self._runtime.read(lambda: self._find_answered(key))
-        if answered is None:
-            if cantrip is None or not self._may_ask or self._spent >= self._budget:
-                self._refused[key] = job
-                return None
+        """Return the answer with that key; ask for one that is missing or failed, if the budget allows."""
+        find = partial(self._find_answered, key)
+        answered, missing = await self._runtime.read(find)
+        if missing is not None and cantrip is not None and self._may_ask and self._spent < self._budget:
             try:
-                await self._runtime.cast(cantrip, intent, context=context, key=key, by=f"eval:{self._name}")
+                await self._runtime.cast(cantrip, intent, context=context, key=missing, by=f"eval:{self._name}")
             except CantripError:
-                answered = await self._runtime.read(lambda: self._find_answered(key))
-                if answered is None:  # not the entity's failure, but that of the runtime
+                answered, still_missing = await self._runtime.read(find)
+                if still_missing == missing:  # not the entity's failure, but that of the runtime
                     raise
             else:
-                answered = await self._runtime.read(lambda: self._find_answered(key))
-            assert answered is not None, "its episode has ended"
-        cost = answered.outcome.subtree_usage.cost
-        self._spent += cost - self._costs.get(key, 0.0)
-        self._costs[key] = cost
+                answered, _ = await self._runtime.read(find)
+        elif answered is None or (missing is not None and self._cantrip is not None and not self._may_ask):
+            self._refused[key] = job
+        if answered is not None:
+            self._spent += answered.cost - self._costs.get(key, 0.0)
+            self._costs[key] = answered.cost
         return answered
 
-    def _find_answered(self, key: str) -> _Answered | None:
-        runtime = self._runtime
-        entity_id, loom = runtime.id_of_key(key), runtime.loom
-        outcome = loom.outcome(entity_id) if loom.has_begun(entity_id) else None
-        if outcome is None:
-            return None
-        rewards = {record.by: record.reward for record in loom.records(entity_id) if isinstance(record, Rewarded)}
-        return _Answered(entity_id, loom.header(entity_id).cantrip_id, outcome, loom.turns(entity_id), rewards)
+    def _find_answered(self, key: str) -> tuple[_Answered | None, str | None]:
+        """Return the last attempt that has ended, and the key of the next one; None if that answer is no failure."""
+        runtime, loom = self._runtime, self._runtime.loom
+        answered, cost = None, 0.0
+        for number in itertools.count(1):
+            attempt_key = key if number == 1 else f"{key}:{number}"
+            entity_id = runtime.id_of_key(attempt_key)
+            outcome = loom.outcome(entity_id) if loom.has_begun(entity_id) else None
+            if outcome is None:
+                return answered, attempt_key
+            cost += outcome.subtree_usage.cost
+            rewards = {record.by: record.reward for record in loom.records(entity_id) if isinstance(record, Rewarded)}
+            facts = loom.header(entity_id).cantrip_id, outcome, loom.turns(entity_id), rewards, cost
+            answered = _Answered(attempt_key, entity_id, *facts)
+            if outcome.reason != "failed":
+                break
+        return answered, None
 
     async def _call_scorer(self, scorer: Scorer, job: _Job, answered: _Answered) -> float:
         """Return the score of a function. Raises _NotScored."""
@@ -292,7 +306,7 @@ class _EvaluationRun:
     async def _read_episode(self, job: _Job, answered: _Answered) -> Episode:
         cantrip, case = self._cantrip, job.case
         if cantrip is not None and cantrip.answer is not None:  # so that the answer is a value of that type
-            return await self._runtime.cast(cantrip, case.intent, context=case.context, key=job.key)
+            return await self._runtime.cast(cantrip, case.intent, context=case.context, key=answered.key)
         entity = await self._runtime.read(lambda: self._runtime.get_entity(answered.entity_id))
         return await entity.episode()
 

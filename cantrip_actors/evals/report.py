@@ -108,7 +108,11 @@ class Report:
     @property
     def failures(self) -> dict[str, int]:
         """How many trials ended without an answer, and how many scores are missing, by reason; the most first."""
-        reasons = Counter(trial.reason for trial in self.trials if trial.reason != "terminated")
+        reasons = Counter(
+            trial.detail or trial.reason if trial.reason == "failed" else trial.reason
+            for trial in self.trials
+            if trial.reason != "terminated"
+        )
         problems = Counter(f"{name}: {why}" for trial in self.trials for name, why in trial.problems.items())
         return dict((reasons + problems).most_common())
 

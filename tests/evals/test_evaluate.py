@@ -224,12 +224,39 @@ class TestFailures:
         models = Models(fail, judgement={"score": 1, "reason": "x"})
         async with Runtime.open("memory:") as runtime:
             report = await evaluate(runtime, models.cantrip, make_cases(2), scorers=[exact(), models.judge])
-            again = await evaluate(runtime, models.cantrip, make_cases(2), scorers=[exact(), models.judge])
-        assert report.failures == {"failed": 2}
+            read = await read_report(runtime, report.name, make_cases(2), scorers=[exact(), models.judge])
+        assert report.failures == {"crystal raised ValueError: no words left": 2}
         assert report.trials[0].scores == {"exact": 0, "judge": 0}
-        assert "no words left" in str(report.trials[0].detail)
-        assert again == report
+        assert read == report
         assert not models.judgements
+
+    async def test_a_repeated_evaluation_asks_again_where_a_crystal_failed_and_nowhere_else(self) -> None:
+        broken = {"word 1", "judge"}
+
+        def speak(intent: str) -> Any:
+            if intent in broken:
+                raise ValueError("there is no key")
+            return intent.upper()
+
+        def decide(context: Any) -> Any:
+            if "judge" in broken and "WORD 0" in context[-1].content:
+                raise ValueError("there is no key for the judge")
+            return done({"score": 1, "reason": "x"})
+
+        models = Models(speak)
+        scorers = [exact(), judge("Is it right?", crystal=scripted(decide, record=False, name="judge"))]
+        async with Runtime.open("memory:") as runtime:
+            first = await evaluate(runtime, models.cantrip, make_cases(3), scorers=scorers)
+            second = await evaluate(runtime, models.cantrip, make_cases(3), scorers=scorers)
+            broken.clear()
+            third = await evaluate(runtime, models.cantrip, make_cases(3), scorers=scorers)
+            read = await read_report(runtime, third.name, make_cases(3), scorers=scorers)
+        assert [trial.reason for trial in first.trials] == ["terminated", "failed", "terminated"]
+        assert first.failures == second.failures
+        assert (first.left, second.left) == (0, 0)
+        assert [trial.scores for trial in third.trials] == [{"exact": 1, "judge": 1}] * 3
+        assert read == third
+        assert models.answers == {"word 0": 1, "word 1": 3, "word 2": 1}
 
     async def test_a_name_that_another_version_of_the_cantrip_has_is_refused(self) -> None:
         async with Runtime.open("memory:") as runtime:
