@@ -84,8 +84,14 @@ def runtime_options() -> Mapping[str, Any]:
 @pytest.fixture
 def runtime(request: pytest.FixtureRequest) -> Any:
     """A runtime on `loom_url`, open during the test: for anyio's plugin, pytest-asyncio and pytest-trio."""
-    is_asyncio = "anyio_backend" not in request.fixturenames and request.node.get_closest_marker("asyncio") is not None
-    return request.getfixturevalue("_asyncio_runtime" if is_asyncio else "_runtime")
+    if "anyio_backend" in request.fixturenames or request.node.get_closest_marker("trio") is not None:
+        return request.getfixturevalue("_runtime")
+    if request.node.get_closest_marker("asyncio") is not None:
+        return request.getfixturevalue("_asyncio_runtime")
+    raise pytest.UsageError(
+        "runtime: expected an `async def` test that a plugin runs: mark it with @pytest.mark.anyio, or with "
+        "@pytest.mark.asyncio or @pytest.mark.trio if pytest-asyncio or pytest-trio is installed"
+    )
 
 
 @asynccontextmanager

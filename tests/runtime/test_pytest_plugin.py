@@ -86,6 +86,21 @@ def test_a_mark_and_a_setting_say_which_loom_a_test_has(pytester: pytest.Pyteste
     result.stdout.fnmatch_lines(["*loom: expected one of 'memory', 'jsonl', 'sqlite', 'postgres', got 'mongo'*"])
 
 
+def test_a_runtime_in_a_test_that_no_plugin_runs_is_refused_with_the_mark_that_is_missing(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile("""
+        async def test_without_a_mark(runtime):
+            pass
+
+        def test_that_is_not_async(runtime):
+            pass
+    """)
+    result = run(pytester, "-p", "no:asyncio")
+    result.assert_outcomes(errors=2)
+    assert str(result.stdout).count("runtime: expected an `async def` test that a plugin runs: mark it with") >= 2
+
+
 def test_a_loom_in_postgres_has_a_schema_of_its_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     server = postgres.fresh().rpartition("schema=")[0].rstrip("?&")
     monkeypatch.setenv("CANTRIP_TEST_POSTGRES", server)
