@@ -5,7 +5,7 @@ They write to the log, under its rules, in the capacity of a human; no command e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from cantrip_actors import Runtime
-    from cantrip_actors.dispatch import Dispatches, Event, Record
+    from cantrip_actors.dispatch import Dispatches, Record
+    from cantrip_actors.dispatch.record import Decision
 
 STYLES = {"active": "cyan", "blocked": "yellow", "completed": "green", "failed": "red", "rejected": "red"}
 
@@ -180,9 +181,7 @@ def approve(
 ) -> None:
     """Approve what waits for it: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
     with _open_dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.dispatch.record import make_approval
-
-        _decide(logs, id, by, lambda record: make_approval(record, note), as_json=as_json)
+        _decide(logs, id, by, "approve", note, as_json=as_json)
 
 
 @app.command("reject", epilog=examples('cantrip dispatch reject mend --reason "another one does it"'))
@@ -195,9 +194,7 @@ def reject(
 ) -> None:
     """Reject a queued or blocked dispatch for good."""
     with _open_dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.dispatch import StatusChanged
-
-        _decide(logs, id, by, lambda _: [StatusChanged("rejected", reason=reason)], as_json=as_json)
+        _decide(logs, id, by, "reject", reason, as_json=as_json)
 
 
 @app.command("unblock", epilog=examples('cantrip dispatch unblock mend --note "the key is in the vault"'))
@@ -210,9 +207,7 @@ def unblock(
 ) -> None:
     """Say what removes a blocker: the dispatch is queued again."""
     with _open_dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.dispatch.record import make_unblocking
-
-        _decide(logs, id, by, lambda record: make_unblocking(record, note), as_json=as_json)
+        _decide(logs, id, by, "unblock", note, as_json=as_json)
 
 
 @app.command("log", epilog=examples("cantrip dispatch log mend", "cantrip dispatch log mend --json"))
@@ -281,12 +276,13 @@ def _find(logs: Dispatches, typed: str) -> str:
     )
 
 
-def _decide(
-    logs: Dispatches, typed: str, by: str | None, decide: Callable[[Record], Iterable[Event]], *, as_json: bool
-) -> None:
-    """Write the events of a human's decision about a dispatch, and print its status."""
+def _decide(logs: Dispatches, typed: str, by: str | None, decision: Decision, text: str, *, as_json: bool) -> None:
+    """Write a human's decision about a dispatch, and print its status."""
+    from cantrip_actors.dispatch.record import make_decision
+
     record = logs.read(_find(logs, typed))
-    _show_status(logs.append(record.id, *decide(record), by="human", author=author(by), door=door()), as_json=as_json)
+    events = make_decision(record, decision, text)
+    _show_status(logs.append(record.id, *events, by="human", author=author(by), door=door()), as_json=as_json)
 
 
 def _show_status(record: Record, *, as_json: bool) -> None:

@@ -42,7 +42,7 @@ from cantrip_actors.dispatch.events import Recovered, StatusChanged
 from cantrip_actors.dispatch.log import Dispatches, delete_dispatch, read_trusted_records
 from cantrip_actors.dispatch.orchestrator_gates import make_orchestrator_gates
 from cantrip_actors.dispatch.overlap import overlaps, startable
-from cantrip_actors.dispatch.record import Record, make_approval, make_unblocking
+from cantrip_actors.dispatch.record import Decision, Record, make_decision
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import Violation
@@ -118,18 +118,19 @@ class Dispatcher:
 
     async def approve(self, dispatch_id: str, *, by: str, note: str = "", door: str = "") -> Record:
         """Approve as a human: a waiting dispatch starts, a blocked one continues, a waiting phase ends."""
-        events = make_approval(await self.log.read_soon(dispatch_id), note)
-        return await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
+        return await self._decide(dispatch_id, "approve", note, by, door)
 
     async def unblock(self, dispatch_id: str, note: str, *, by: str, door: str = "") -> Record:
         """Record how a blocker was removed; the dispatch is queued again."""
-        events = make_unblocking(await self.log.read_soon(dispatch_id), note)
-        return await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
+        return await self._decide(dispatch_id, "unblock", note, by, door)
 
     async def reject(self, dispatch_id: str, reason: str, *, by: str, door: str = "") -> Record:
         """End a queued or blocked dispatch for good."""
-        rejected = StatusChanged("rejected", reason=reason)
-        return await self.log.append_soon(dispatch_id, rejected, by="human", author=by, door=door)
+        return await self._decide(dispatch_id, "reject", reason, by, door)
+
+    async def _decide(self, dispatch_id: str, decision: Decision, text: str, by: str, door: str) -> Record:
+        events = make_decision(await self.log.read_soon(dispatch_id), decision, text)
+        return await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
 
     async def forget(self, dispatch_id: str, *, by: str = "", why: str = "") -> Forgotten | None:
         """Delete the log of a dispatch that is over, and the content of its entity (`Runtime.forget`).

@@ -20,7 +20,7 @@ from cantrip_actors.dispatch.errors import DispatchError, DispatchExists
 from cantrip_actors.dispatch.events import StatusChanged
 from cantrip_actors.dispatch.log import Dispatches, now
 from cantrip_actors.dispatch.overlap import find_common_paths, overlaps
-from cantrip_actors.dispatch.record import Record, make_unblocking
+from cantrip_actors.dispatch.record import Record, make_decision
 from cantrip_actors.dispatch.terms import InvalidValue, read_texts
 from cantrip_actors.gates import GateError
 
@@ -62,7 +62,7 @@ def make_orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Reco
     @gate(idempotent=True)
     async def unblock(dispatch_id: str, note: str, call: GateCall) -> dict[str, Any]:
         """Tell a blocked worker what was done about its blocker; it continues, and is waited for again."""
-        events = make_unblocking(await log.read_soon(dispatch_id), note)
+        events = make_decision(await log.read_soon(dispatch_id), "unblock", note)
         await log.append_soon(
             dispatch_id, *events, by="orchestrator", author=call.entity_id, turn_id=call.turn_id, once=True
         )

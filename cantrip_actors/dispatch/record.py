@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.contract import Contract
@@ -23,6 +23,7 @@ RECENT = 32
 """The number of newest entries that `has` searches for one that was written before a crash."""
 
 E = TypeVar("E")
+Decision: TypeAlias = Literal["approve", "unblock", "reject"]
 
 
 class Record(Value, frozen=True):
@@ -210,21 +211,19 @@ def _collect_evidence(record: Record, event: e.Progressed) -> tuple[tuple[int, s
     return tuple(sorted(evidence.items()))
 
 
-def make_approval(record: Record, note: str = "") -> tuple[Event, ...]:
-    """Return the events by which a human approves a start, a phase, or a blocked dispatch, which is queued again."""
+def make_decision(record: Record, decision: Decision, text: str = "") -> tuple[Event, ...]:
+    """Return the events by which someone approves, unblocks or rejects, with a note or the reason.
+
+    An approval is for the start, a phase that waits, or a blocked dispatch. A blocked one is queued again.
+    """
     phases = record.phases
-    waits = phases.phase if phases is not None and phases.waiting else None
-    approved: Event = e.Approved(note) if waits is None else e.PhaseApproved(waits, note)
-    return (approved, *_queue_again(record, note))
-
-
-def make_unblocking(record: Record, note: str) -> tuple[Event, ...]:
-    """Return the events for a removed blocker: how, and that the dispatch is queued again."""
-    return (e.Unblocked(note), *_queue_again(record, note))
-
-
-def _queue_again(record: Record, note: str) -> tuple[Event, ...]:
-    return (e.StatusChanged("queued", reason=note),) if record.status == "blocked" else ()
+    decided: Event = e.Unblocked(text)
+    if decision == "reject":
+        return (e.StatusChanged("rejected", reason=text),)
+    if decision == "approve":
+        waits = phases.phase if phases is not None and phases.waiting else None
+        decided = e.Approved(text) if waits is None else e.PhaseApproved(waits, text)
+    return (decided, e.StatusChanged("queued", reason=text)) if record.status == "blocked" else (decided,)
 
 
 def make_follow_up(record: Record) -> Event | None:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from cantrip_actors.dispatch.errors import EventRefused, UnknownDispatch
-from cantrip_actors.dispatch.events import Approved, Event, PhaseApproved, StatusChanged, Unblocked
+from cantrip_actors.dispatch.events import Approved, PhaseApproved, StatusChanged, Unblocked
 from cantrip_actors.dispatch.log import Dispatches, read_trusted_records
-from cantrip_actors.dispatch.record import Record, make_approval
+from cantrip_actors.dispatch.record import Record, make_decision
 from cantrip_actors.loom import KeyUsed
 from cantrip_actors.own_files.claims import HOME
 from cantrip_actors.runtime.people.request import Request
@@ -64,9 +64,9 @@ class DispatchRequests:
                 return True
             if not record.waits_for:
                 raise _make_error(record)
-            events: tuple[Event, ...] = (StatusChanged("rejected", reason=note or "denied"),)
-            if decision == "allow":
-                events = make_approval(record, note)
+            events = make_decision(
+                record, *(("approve", note) if decision == "allow" else ("reject", note or "denied"))
+            )
             await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door, key=key)
         except EventRefused as refused:  # another decision came first, perhaps this one
             record = await self.log.read_soon(dispatch_id)

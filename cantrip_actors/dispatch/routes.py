@@ -8,7 +8,7 @@ threads.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import sha256
@@ -20,10 +20,9 @@ from pydantic import BaseModel, Field
 from cantrip_actors import CantripError
 from cantrip_actors.dispatch.contract import InvalidContract, draft, require_contract
 from cantrip_actors.dispatch.errors import DispatchError, DispatchExists, EventRefused, UnknownDispatch
-from cantrip_actors.dispatch.events import Event, StatusChanged
 from cantrip_actors.dispatch.log import Dispatches, find_written, read_trusted_records
 from cantrip_actors.dispatch.parse import from_markdown
-from cantrip_actors.dispatch.record import Record, make_approval, make_unblocking
+from cantrip_actors.dispatch.record import Decision, Record, make_decision
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.dispatch.status import Status
 from cantrip_actors.dispatch.summary import build_record_fields, summary_of
@@ -160,19 +159,19 @@ class _Routes:
     async def approve_dispatch(self, call: HttpCall) -> JsonAnswer:
         """Approve what waits: a dispatch before it starts, a phase, or what is blocked, which is queued again."""
         body: ApproveDispatch = call.body
-        return await self._decide(call, lambda record: make_approval(record, body.note))
+        return await self._decide(call, "approve", body.note)
 
     async def reject_dispatch(self, call: HttpCall) -> JsonAnswer:
         """Reject a queued or blocked dispatch for good."""
         body: RejectDispatch = call.body
-        return await self._decide(call, lambda _: [StatusChanged("rejected", reason=body.reason)])
+        return await self._decide(call, "reject", body.reason)
 
     async def unblock_dispatch(self, call: HttpCall) -> JsonAnswer:
         """Say what removes a blocker: the dispatch is queued again."""
         body: UnblockDispatch = call.body
-        return await self._decide(call, lambda record: make_unblocking(record, body.note))
+        return await self._decide(call, "unblock", body.note)
 
-    async def _decide(self, call: HttpCall, decide: Callable[[Record], Iterable[Event]]) -> JsonAnswer:
+    async def _decide(self, call: HttpCall, decision: Decision, text: str) -> JsonAnswer:
         """Write the events of a human's decision, unless this request has done so before."""
         log, dispatch_id, by = self._log_for(call), call.path["id"], call.token
         async with _reserve_key(call) as key:
@@ -180,7 +179,7 @@ class _Routes:
             written = record.written_with(key) if key else None
             if written is not None:
                 return JsonAnswer(_build_summary(call, written), headers=REPLAYED)
-            events = decide(record)
+            events = make_decision(record, decision, text)
             record = await log.append_soon(dispatch_id, *events, by="human", author=by.name, door=by.sender, key=key)
         return JsonAnswer(_build_summary(call, record))
 
