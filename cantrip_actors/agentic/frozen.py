@@ -7,23 +7,19 @@ change. The keys of a `Frozen` can be read as attributes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
+
+from cantrip_actors.terms.value import Immutable
 
 
 def _refuse(_: object, *__: object, **___: object) -> NoReturn:
     raise TypeError("a response is immutable: make a copy of it, dict(…) or list(…), and change that")
 
 
-class _Fixed:
+class _Fixed(Immutable):
     __slots__ = ()
 
     __setitem__ = __delitem__ = clear = pop = _refuse
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, _: object) -> Self:
-        return self  # all of it is immutable
 
 
 class Frozen(_Fixed, dict[str, Any]):

@@ -16,9 +16,9 @@ write that has begun is carried out, even if its task is cancelled.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from functools import partial, wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -41,6 +41,7 @@ from cantrip_actors.loom.seal.line_file import describe_failure
 from cantrip_actors.loom.seal.seal_key import UNSEALED, SealKey, derive_log_seal, read_secret
 from cantrip_actors.loom.seal.sealed_log import BrokenLine, Disk, SealedLog, delete_log
 from cantrip_actors.own_files.claims import claim_folder, hold
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.user_code.threads import run_for_client
 
@@ -55,7 +56,7 @@ RUNTIME = "runtime"
 
 def now() -> str:
     """Return the time as entries have it: RFC 3339 in UTC, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return format_instant(time.time())
 
 
 def _run_in_thread(

@@ -13,13 +13,14 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import anyio
 
 from cantrip_actors import Runtime
 from cantrip_actors.observe.crashes import render_event
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.runtime.face.runtime import System
 from supervisors.events import ChildEvent, Event, Exited, GaveUpEvent, StartFailedEvent, Zombie, strip_own_frames
 from supervisors.inspect import Node
@@ -155,7 +156,7 @@ def system_of(runtime: Runtime, system: System) -> dict[str, Any]:
         counters.setdefault(counter.name, []).append({"labels": dict(counter.labels), "value": counter.value})
     shown: dict[str, Any] = runtime.redact(
         {
-            "at": datetime.fromtimestamp(system.at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "at": format_instant(system.at),
             "crystals": [crystal._asdict() for crystal in system.crystals],
             "counters": counters,
             "loom": system.loom._asdict(),

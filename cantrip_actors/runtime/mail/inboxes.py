@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +29,7 @@ from cantrip_actors.loom.reading.view import Loom, fold_entity, make_checked
 from cantrip_actors.machine.mail import is_urgent
 from cantrip_actors.machine.project import find_episode, find_refusal, find_settled_at, has_taken
 from cantrip_actors.machine.state import Phase
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.records.mail import Mail, MailKind, MailRow, Pending
 from cantrip_actors.records.records import Asked, MailRefused, Record
 from cantrip_actors.records.tenant import scope_name
@@ -685,9 +685,8 @@ class Inboxes:
 
     async def expire(self) -> None:
         """Remove the keys of mail that was settled more than `keep_keys` seconds ago."""
-        before = datetime.fromtimestamp(max(0.0, self._core.store.clock() - self._core.limits.keep_keys), UTC)
-        text = before.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        await self._core.access.run_in_thread(partial(self._core.store.expire_mail, text))
+        before = format_instant(max(0.0, self._core.store.clock() - self._core.limits.keep_keys))
+        await self._core.access.run_in_thread(partial(self._core.store.expire_mail, before))
 
     def fail_waiters(self, entity_id: str, error: CantripError) -> None:
         """Fail the callers that wait for an entity."""
