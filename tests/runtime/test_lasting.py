@@ -1,6 +1,7 @@
 """Long-lived entities: invoke, send, stop (D-001), and forks of their turns."""
 
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from cantrip_actors import (
     Call,
     Cantrip,
+    Circle,
     EntityEnded,
     EntityEndedEvent,
     InvalidCantrip,
@@ -644,3 +646,33 @@ async def test_waiting_for_an_episode_that_has_ended_lets_other_tasks_run() -> N
             for _ in range(3):
                 await entity.episode()
             assert ran
+
+
+@pytest.mark.rule("V-30", "D-011")
+async def test_a_crystal_whose_window_cannot_be_read_is_an_error_of_its_callers_alone() -> None:
+    class Unread:
+        name = "unread"
+        is_readable = False
+
+        @property
+        def context_window(self) -> int:
+            if not self.is_readable:
+                raise ConnectionError("the list of models is away")
+            return 8_000
+
+        async def invoke(self, messages: Any, tools: Any = (), tool_choice: Any = None) -> Any:
+            return {"content": "read"}
+
+    unread = Unread()
+    circle = Circle(["done"], [max_turns(3)])
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("unread", Cantrip(unread, circle=circle))
+        with anyio.fail_after(20):
+            for _ in range(10):
+                with pytest.raises(InvalidCantrip, match="ConnectionError: the list of models is away"):
+                    await entity.send("go")
+        with pytest.raises(InvalidCantrip, match="the list of models is away"):
+            await runtime.cast(Cantrip(unread, circle=circle), "go")
+        assert (await runtime.cast(Cantrip(scripted(["well"]), circle=circle), "go")).result == "well"
+        unread.is_readable = True
+        assert (await entity.send("go")).result == "read"

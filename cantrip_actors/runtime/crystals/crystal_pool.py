@@ -37,12 +37,25 @@ from cantrip_actors.runtime.crystals.crystal_actor import (
 )
 from cantrip_actors.runtime.events.context_variables import capture_variables
 from cantrip_actors.terms.crystal import Crystal, get_crystal_name
-from cantrip_actors.terms.errors import CrystalError
+from cantrip_actors.terms.errors import CrystalError, InvalidCantrip
 from cantrip_actors.terms.messages import Response
 from cantrip_actors.terms.retry import Retry
+from cantrip_actors.user_code import Failure, attempt_now, text_of
 from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, DynamicSupervisor, SupervisorRef
 
 IDLE = 64
+
+
+def find_window(crystal: Crystal) -> int | None:
+    """Return the context window of a crystal in tokens; None if it names none. Raises InvalidCantrip."""
+    window = attempt_now(lambda: getattr(crystal, "context_window", None))
+    if isinstance(window, Failure):
+        error = window.exception
+        raise InvalidCantrip(
+            f"crystal: expected {get_crystal_name(crystal)} to have a context_window that can be read, but it raised "
+            f"{type(error).__name__}: {text_of(error)}"
+        ) from error
+    return window if isinstance(window, int) else None
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)

@@ -22,7 +22,7 @@ from cantrip_actors.machine.state import Identity, Plan, State
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.runtime.circles.tool_servers import ToolServers
-from cantrip_actors.runtime.crystals.crystal_pool import Crystals
+from cantrip_actors.runtime.crystals.crystal_pool import Crystals, find_window
 from cantrip_actors.runtime.entity.cell import Adoption, Bound, Cell, EpisodeCaller, Start
 from cantrip_actors.runtime.entity.mail_reader import find_extended
 from cantrip_actors.runtime.loom.core import Core
@@ -148,11 +148,10 @@ class Cells:
         # raises here, before anything starts, if the medium is not available
         capability = self._get_capability(cantrip.circle)
         crystal = self._bind(cantrip.crystal, cantrip.circle)
-        window = getattr(crystal.uses.crystal, "context_window", None)
         plan = Plan.of(
             cantrip,
             identity,
-            window=window if isinstance(window, int) else None,
+            window=find_window(crystal.uses.crystal),
             capability=capability,
             release="" if core.membership is None else core.membership.info.release,
         )

@@ -11,6 +11,7 @@ from cantrip_actors.loom import Loom
 from cantrip_actors.loom.export.model_input import read_model_input
 from cantrip_actors.machine.state import Identity, Plan, Shape
 from cantrip_actors.records.records import Header
+from cantrip_actors.runtime.crystals.crystal_pool import find_window
 from cantrip_actors.runtime.loom.core import Core
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.errors import CantripUnknown, DependenciesUnknown, InvalidCantrip
@@ -32,11 +33,10 @@ async def find_model_input(core: Core, loom: Loom, turn_id: str) -> ModelInput:
 
 def _make_shape(cantrip: Cantrip, header: Header) -> Shape:
     """Return the shape of an entity with its cantrip. Raises InvalidCantrip if its medium is not installed."""
-    window = getattr(resolve(cantrip.crystal), "context_window", None)
     plan = Plan.of(
         cantrip,
         Identity.of_header(header),
-        window=window if isinstance(window, int) else None,
+        window=find_window(resolve(cantrip.crystal)),
         capability=make_capability(cantrip.circle),
     )
     return plan.shape
