@@ -130,11 +130,6 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "guard_episode.run_guarded",
         "the same, and the episode is not traced any further",
     ),
-    Boundary(
-        "cantrip_actors/runtime/events/events.py",
-        "Watchers.publish",
-        "observation, never control: a watcher that raises is removed",
-    ),
     Boundary("conformance/cancel/campaign.py", "run", "an example reports any exception, and the campaign continues"),
     Boundary("conformance/fuzz/campaign.py", "failure", "fuzzing looks for any exception that an input causes"),
     Boundary("conformance/run.py", "_run_guarded", "a suite continues after a case in which the product crashed"),

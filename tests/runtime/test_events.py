@@ -1,5 +1,6 @@
 """Events: subscribers see them, and cannot slow down or break an entity."""
 
+import asyncio
 from contextlib import suppress
 
 import anyio
@@ -172,12 +173,13 @@ async def test_an_event_filter_that_raises_fails_only_its_subscriber() -> None:
         assert [event async for event in events] == []
 
 
-async def test_a_watcher_that_raises_is_removed() -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, asyncio.CancelledError, GeneratorExit, BaseException])
+async def test_a_watcher_that_raises_is_removed(error: type[BaseException]) -> None:
     told: list[object] = []
 
     def breaks(envelopes: object) -> None:
         told.append(envelopes)
-        raise ZeroDivisionError
+        raise error
 
     async with Runtime.open() as runtime:
         runtime.watch(breaks)

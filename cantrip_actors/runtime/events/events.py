@@ -20,6 +20,7 @@ from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.runtime.events.ring import Missed, Ring
 from cantrip_actors.stream.answer_so_far import AnswerSoFar
 from cantrip_actors.stream.events import EntityEndedEvent, EntityEvent, MissedEvent, StreamedEvent
+from cantrip_actors.user_code import Failure, attempt_now
 
 _log = get_logger("cantrip_actors.runtime")
 
@@ -144,11 +145,11 @@ class Watchers:
     def publish(self, events: Sequence[EntityEvent]) -> None:
         """Call all watchers with events."""
         for publish in self._publish:
-            try:
-                publish(events)
-            except Exception:  # observation, never control
+            result = attempt_now(partial(publish, events))
+            if isinstance(result, Failure):  # observation, never control
                 self._remove(publish)
-                _log.exception("a watcher has raised, and is not called any more", watcher=repr(publish.func))
+                text = "a watcher has raised, and is not called any more"
+                _log.error(text, watcher=repr(publish.func), exc_info=result.exception)
 
 
 T = TypeVar("T")
