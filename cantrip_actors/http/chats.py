@@ -290,9 +290,8 @@ def _make_delivery(
     call: HttpCall, entity_id: str, request: Request, results: Mapping[str, Mapping[str, Any]]
 ) -> ChatDecision:
     """Return the delivery of a call that waits and has a result, with the results of later calls of its answer."""
-    name = partial(_name_call, entity_id)
-    later = select_later(call, request, results, name)
-    own = results[name(request.entity or "", request.call or "")]
+    name, made = partial(_name_call, entity_id), (request.entity or "", request.call or "")
+    later, own = select_later(call, *made, results, name), results[name(*made)]
     return ChatDecision(request.id, {**own, "later": later}, is_delivery=True)
 
 

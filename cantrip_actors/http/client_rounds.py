@@ -1,19 +1,19 @@
 """Rounds with a client that carries out calls: an entity waits for results, and continues with those of a request.
 
-The client's next request has the results, with the ids that name the entity. They are delivered in the order in which
-the entity waits for them; then it works on until its episode ends, or it waits for the client again.
+The client's next request has the results, with the ids that name the entity. They are delivered together, those of the
+later calls of an answer with that of its first one; then the entity works on until its episode ends, or it waits for
+the client again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeVar
 
 from cantrip_actors import (
-    AlreadyDecided,
     Cantrip,
     Entity,
     EntityEnded,
@@ -77,9 +77,7 @@ Results = Mapping[str, ClientResult]
 """The results of a client's request by the ids of their calls."""
 
 
-async def rest(
-    call: HttpCall, work: Work, tools: Mapping[str, Gate], results: Results, *, can_reply: bool = False
-) -> ClientPause | None:
+async def rest(call: HttpCall, work: Work, tools: Mapping[str, Gate], *, can_reply: bool = False) -> ClientPause | None:
     """Wait until an episode has ended, and return None; or until it waits for its client, or for a person. With
     `can_reply` the client replies to its utterances.
 
@@ -89,24 +87,17 @@ async def rest(
     async def end() -> None:
         await work.result()
 
-    return await race(end, partial(_find_pause, call, work, tools, results, can_reply=can_reply))
+    return await race(end, partial(_find_pause, call, work, tools, can_reply=can_reply))
 
 
-async def _find_pause(
-    call: HttpCall, work: Work, tools: Mapping[str, Gate], results: Results, *, can_reply: bool
-) -> ClientPause:
-    """Deliver the results that are there, as the entity comes to wait for them; return the calls without one, the
-    utterance that waits for a reply, or the requests to people.
+async def _find_pause(call: HttpCall, work: Work, tools: Mapping[str, Gate], *, can_reply: bool) -> ClientPause:
+    """Wait until an entity waits, and return its calls, the utterance that waits for a reply, or the requests to
+    people.
     """
     with call.service.requests.follow(work.entity) as news:
         while True:
             news.reset()
             waiting, requests = await call.read(partial(_look, call, work, tools))
-            ready = [request for request in waiting if _name_call(request) in results]
-            for request in ready:
-                await _deliver(call, request, results)
-            if ready:
-                continue
             calls = await call.read(partial(_list_calls, call, work.entity_id, waiting, tools)) if waiting else ()
             pause = _choose_pause(calls, requests, can_reply=can_reply)
             if pause is not None:
@@ -114,15 +105,23 @@ async def _find_pause(
             await news.wait()
 
 
-async def _deliver(call: HttpCall, request: Request, results: Results) -> None:
-    """Deliver the result of a call that waits, and with it those of the later calls of the same answer."""
-    arguments = {id: result.arguments for id, result in results.items()}
-    name, who = _name_call(request), call.token
-    later = await call.read(partial(select_later, call, request, arguments, make_client_id))
-    with suppress(AlreadyDecided):  # a repeated request delivers it, too
-        await call.runtime.deliver(
-            request.id, **{**arguments[name], "later": later}, by=who.name, door=who.sender, key=name
-        )
+async def deliver(call: HttpCall, results: Results) -> None:
+    """Deliver the results for which entities have come to wait; those of later calls come with the first one.
+
+    Raises AlreadyDecided for a call that has another result.
+    """
+    loom, who, arguments = call.runtime.loom, call.token, {id: result.arguments for id, result in results.items()}
+
+    def look() -> Iterator[tuple[str, str, dict[str, Any]]]:
+        for id in results:
+            entity_id, call_id = split_client_id(id) or ("", "")
+            made = loom.find_call(entity_id, call_id)
+            if made is not None and made.request_id is not None and made.result is None:
+                yield id, made.request_id, select_later(call, entity_id, call_id, arguments, make_client_id)
+
+    for id, request_id, later in await call.read(lambda: list(look())):
+        delivery = {**arguments[id], "later": later}
+        await call.runtime.deliver(request_id, **delivery, by=who.name, door=who.sender, key=id)
 
 
 def _choose_pause(
@@ -176,29 +175,25 @@ def _list_calls(
 def _list_answer_calls(call: HttpCall, request: Request, tools: Mapping[str, Gate]) -> list[ToolCallItem]:
     """Return the call that waits, and those after it of the same answer of a crystal."""
     first = ToolCall(request.call or "", request.gate, request.args)
-    return [*list_calls(request.entity or "", first, _list_utterance_calls(call, request), tools)]
+    return [*list_calls(request.entity or "", first, _list_utterance_calls(call, request.entity or ""), tools)]
 
 
-def _list_utterance_calls(call: HttpCall, request: Request) -> Sequence[ToolCall]:
-    newest = call.runtime.loom.newest_round(request.entity or "").utterance
+def _list_utterance_calls(call: HttpCall, entity_id: str) -> Sequence[ToolCall]:
+    newest = call.runtime.loom.newest_round(entity_id).utterance
     return () if newest is None else newest.tool_calls
 
 
 def select_later(
-    call: HttpCall, request: Request, results: Mapping[str, V], name: Callable[[str, str], str]
+    call: HttpCall, entity_id: str, call_id: str, results: Mapping[str, V], name: Callable[[str, str], str]
 ) -> dict[str, V]:
     """Return those of a client's results that are of later calls of the same answer as the call that waits.
 
     `name` returns the name that the client has for a call of an entity. Reads the loom.
     """
-    calls = [tool_call.id for tool_call in _list_utterance_calls(call, request)]
-    later = calls[calls.index(request.call) + 1 :] if request.call in calls else []
-    names = {id: name(request.entity or "", id) for id in later}
+    calls = [tool_call.id for tool_call in _list_utterance_calls(call, entity_id)]
+    later = calls[calls.index(call_id) + 1 :] if call_id in calls else []
+    names = {id: name(entity_id, id) for id in later}
     return {id: results[named] for id, named in names.items() if named in results}
-
-
-def _name_call(request: Request) -> str:
-    return make_client_id(request.entity or "", request.call or "")
 
 
 def is_at_work(call: HttpCall, entity_id: str) -> bool:

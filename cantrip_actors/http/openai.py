@@ -30,6 +30,7 @@ from cantrip_actors.http.client_rounds import (
     ClientResult,
     Results,
     check_results,
+    deliver,
     find_offered,
     find_tools,
     is_at_work,
@@ -308,7 +309,7 @@ class _Run(NamedTuple):
         Ends an entity that waits for a reply which no request can bring.
         """
         # a form has no place for other texts
-        pause = await rest(call, self.work, self.tools, self.results, can_reply=self.form is None)
+        pause = await rest(call, self.work, self.tools, can_reply=self.form is None)
         if pause is None:
             return await call.read(partial(self._read_outcome, call))
         reached = await call.read(partial(_describe_pause, call, self.work, pause))
@@ -437,6 +438,7 @@ async def continue_calls(call: HttpCall, target: _Target, chat_input: ChatInput,
         contents = (past["content"] for past in news)
         parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
         await entity.steer(parts, key=f"round {make_round_key(chat_input.results)}", by=call.token.sender)
+    await deliver(call, chat_input.results)
     work = await call.read(lambda: call.runtime.receipt(entity, key)) if key else entity.work
     return _Run(work, outputs, tools, chat_input.results, has_begun=True)
 
@@ -665,7 +667,9 @@ def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     past = read_past_answers(call, work.entity_id, work.key, get_round_key(id), can_reply=form is None)
     begun = _parse_seconds(header.at if intent is None else intent.at)
     created = int(past.before[-1].at) if past.before else begun
-    encoder = ResponseEncoder(id, model, created, find_previous_id(call, work, past), form, settings=settings)
+    is_first = settings and not past.before
+    previous = settings.get("previous_response_id") if is_first else find_previous_id(call, work, past)
+    encoder = ResponseEncoder(id, model, created, previous, form, settings=settings)
     if past.after:
         shown = encoder.build(past.after[0].rest)
     elif outcome is not None:
@@ -686,18 +690,18 @@ async def cancel_response(call: HttpCall) -> JsonAnswer:
 
 
 async def delete_response(call: HttpCall) -> JsonAnswer:
-    """End the conversation of a response, and erase its content, unless it has further responses."""
+    """End the entity that a response began, and erase its content, unless it has further responses or a name."""
     work = await call.read(lambda: find_stored(call, call.path["id"]))
     entity_id = work.entity_id
 
-    def is_only_response() -> bool:
+    def has_others() -> bool:
         loom = call.runtime.loom
         intents = [*loom.waiting_intents(entity_id), *loom.intents(entity_id)]
-        return {intent.key or "" for intent in intents} <= {work.key}
+        return loom.header(entity_id).name is not None or any(intent.key for intent in intents)
 
-    if not await call.read(is_only_response):
-        text = "a response is deleted with its conversation, and this one has others: delete the content of the entity"
-        raise Problem(409, "conflict", f"{text} {entity_id} with `cantrip loom forget`")
+    if await call.read(has_others):
+        text = "a response is deleted with its entity, and this one has a name or further responses: delete the content"
+        raise Problem(409, "conflict", f"{text} of the entity {entity_id} with `cantrip loom forget`")
     await work.entity.stop("its response was deleted", by=call.token.sender)
     await call.runtime.forget(entity_id, by=call.token.sender, why="its response was deleted")
     return JsonAnswer({"id": call.path["id"], "object": "response", "deleted": True})

@@ -299,11 +299,11 @@ class ResponseEncoder(EpisodeEncoder):
             "instructions": None,
             "metadata": {},
             "parallel_tool_calls": True,
-            "previous_response_id": self._previous,
             "text": {"format": (self.form and self.form.format) or {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
             **self._settings,
+            "previous_response_id": self._previous,
             "usage": None if outcome is None else _count_response_usage(outcome.subtree_usage),
         }
 

@@ -97,7 +97,7 @@ class ResponseBody(_Shared):
 REPEATED: Final = (
     *("model", "background", "instructions", "max_output_tokens", "max_tool_calls", "metadata", "parallel_tool_calls"),
     *("prompt_cache_key", "reasoning", "safety_identifier", "service_tier", "store", "temperature", "tool_choice"),
-    *("top_p", "truncation", "user"),
+    *("previous_response_id", "top_p", "truncation", "user"),
 )
 """The fields of a request that its response repeats."""
 

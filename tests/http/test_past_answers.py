@@ -141,6 +141,35 @@ async def test_no_call_comes_to_its_client_again_when_another_child_comes_to_wai
         assert await Conversation(on).run("go") == [["Oslo", "Rome"], ["Lima"]]
 
 
+async def test_results_that_come_with_a_background_response_continue_the_entity() -> None:
+    async with in_process([acting({"go": [look("Oslo", "Rome"), look("Bern"), "It snows."]})]) as on:
+        talk = Conversation(on, background=True)
+        await talk.post("go")
+        for types in (["function_call"] * 2, ["function_call"], ["message"]):
+            talk.posted[-1] = await on.get(f"/v1/responses/{talk.posted[-1]['id']}")
+            assert [item["type"] for item in talk.posted[-1]["output"]] == types
+            if "function_call" in types:
+                assert (await talk.answer())["status"] == "queued"
+        await talk.check_stored()
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_of_two_requests_with_different_results_of_a_call_one_is_refused(is_stream: bool) -> None:
+    async with in_process([acting({"go": [look("Oslo"), do("nap", seconds=9), "It snows."]})]) as on:
+        begun = await Conversation(on).post("go")
+        statuses: list[int] = []
+
+        async def answer(text: str) -> None:
+            result = {"type": "function_call_output", "call_id": begun["output"][0]["call_id"], "output": text}
+            body = {"model": "acting", "input": [result], "tools": [FLAT], "stream": is_stream}
+            statuses.append((await on.ask("POST", "/v1/responses", json=body)).status_code)
+
+        async with anyio.create_task_group() as tasks:
+            for text in ("snow", "sun"):
+                tasks.start_soon(answer, text)
+        assert sorted(statuses) == [200, 409]
+
+
 async def test_a_client_that_wants_one_call_at_a_time_gets_one_in_each_response() -> None:
     policy: Policy = {
         "go": [look("Oslo", "Rome", "Bern", text="I look."), do("call_agent_batch", intents=["a", "b"]), "It snows."],

@@ -81,6 +81,7 @@ async def test_a_response_of_an_entity_names_the_model_and_the_time_of_its_own_r
         stored = await on.get(f"/v1/responses/{made['id']}")
         intent = on.runtime.loom.intents(on.runtime.loom.entities()[0])[-1]
         assert stored["model"] == made["model"] == "entity:bob"
+        assert stored["previous_response_id"] is made["previous_response_id"] is None
         assert stored["created_at"] == int(datetime.fromisoformat(intent.at).timestamp())
 
 
@@ -168,4 +169,7 @@ async def test_a_response_that_is_deleted_is_gone_with_its_content() -> None:
         await on.post("/v1/responses", {"model": "echo", "input": "two", "previous_response_id": first["id"]}, 200)
         refused = await on.ask("DELETE", f"/v1/responses/{first['id']}", 409)
         assert "cantrip loom forget" in refused.text
+        await on.runtime.ensure("bob", on.service.cantrips["echo"])
+        named = await on.post("/v1/responses", {"model": "entity:bob", "input": "one"}, 200)
+        await on.ask("DELETE", f"/v1/responses/{named['id']}", 409)
         await on.get(f"/v1/responses/{first['id']}")

@@ -22,10 +22,13 @@ class Round(NamedTuple):
 
 
 class ClientCall(NamedTuple):
-    """A call of a gate: the answer of the crystal that made it, None for one that a program made; and its result."""
+    """A call of a gate: the answer of the crystal that made it, None for one that a program made; its result, and the
+    id of the request for it.
+    """
 
     utterance: Utterance | None = None
     result: GateFinished | None = None
+    request_id: str | None = None
 
 
 def cut_round(records: Sequence[Record]) -> Sequence[Record]:
@@ -57,8 +60,8 @@ def find_client_call(records: Iterable[Record], call_id: str) -> ClientCall | No
         match record:
             case Utterance() if any(call.id == call_id for call in record.tool_calls):
                 found = ClientCall(record)
-            case Requested() if record.tool_call_id == call_id and found is None:
-                found = ClientCall()
+            case Requested() if record.tool_call_id == call_id:
+                found = (found or ClientCall())._replace(request_id=record.id)
             case GateFinished() if record.tool_call_id == call_id:
                 found = (found or ClientCall())._replace(result=record)
             case _:
