@@ -24,7 +24,7 @@ from starlette.responses import Response
 from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, UnfinishedWork, Work
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, is_endless, make_form, write_note
-from cantrip_actors.http.calls import HttpCall, JsonAnswer, json_response
+from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer, json_response
 from cantrip_actors.http.client_rounds import (
     ClientPause,
     ClientResult,
@@ -59,7 +59,7 @@ from cantrip_actors.http.person_waits import describe_wait
 from cantrip_actors.http.problems import Problem, problem_of
 from cantrip_actors.http.request_messages import ID, ChatInput, Past, parse_messages, select_news
 from cantrip_actors.http.sessions import check_scope
-from cantrip_actors.http.sse import COMMENT, QUEUED, QUIET, EventStreamResponse
+from cantrip_actors.http.sse import COMMENT, HEADERS, QUEUED, QUIET, EventStreamResponse
 from cantrip_actors.http.stored_items import (
     ROUND,
     SETTINGS,
@@ -297,6 +297,13 @@ class _Run(NamedTuple):
     """Whether an answer to an earlier request had the beginning of the episode."""
     is_queued: bool = False
     """Whether the intent waits for the end of another one."""
+    is_replay: bool = False
+    """Whether an earlier request with this key gave the intent."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers of the answer."""
+        return REPLAYED if self.is_replay else {}
 
     @property
     def comment(self) -> bytes:
@@ -340,12 +347,12 @@ async def send_intent(call: HttpCall, entity: Entity, post: Callable[..., Awaita
     check_scope(call.token, "send")
     key = call.key or str(uuid.uuid4())
     outputs = call.service.growth.subscribe(entity.id, snapshot=False, intent=key)
-    was_busy = await call.read(partial(is_at_work, call, entity.id))
+    was_busy, repeated = await call.read(lambda: (is_at_work(call, entity.id), call.find_receipt(entity.id, key)))
     work = await post(key=key)
     state = await call.read(lambda: work.state)
     if state == "working":  # also one that this process has resumed, or that a repeated request follows
         outputs.unmute()
-    return _Run(work, outputs, is_queued=was_busy and state == "waiting")
+    return _Run(work, outputs, is_queued=was_busy and state == "waiting", is_replay=repeated is not None)
 
 
 async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_input: ChatInput) -> _Run:
@@ -402,8 +409,9 @@ async def start_run(call: HttpCall, begin: Callable[[], Awaitable[Work]]) -> _Ru
     work, is_replay = await begin_once(call, begin)
     is_whole = not is_replay or await call.read(lambda: work.state == "working")  # then there is no later intent
     if is_whole:
-        return _Run(work, call.service.growth.subscribe(work.entity_id))
-    return _Run(work, call.service.growth.subscribe(work.entity_id, snapshot=False, intent=work.key))
+        return _Run(work, call.service.growth.subscribe(work.entity_id), is_replay=is_replay)
+    outputs = call.service.growth.subscribe(work.entity_id, snapshot=False, intent=work.key)
+    return _Run(work, outputs, is_replay=is_replay)
 
 
 async def start_one_shot(call: HttpCall, target: _Target, chat_input: ChatInput) -> _Run:
@@ -484,7 +492,7 @@ async def answer_run(
         reached = await call.wait_for(partial(run.reach, call), partial(_leave, call, run))
     if reached is None:  # the client hung up
         return JsonAnswer(status=499)
-    return JsonAnswer(call.redact_for_token(encoder.build(reached)))
+    return JsonAnswer(call.redact_for_token(encoder.build(reached)), headers=run.headers)
 
 
 def _stream_run(
@@ -506,9 +514,8 @@ def _stream_run(
         await has_rested.wait()
         return reached[0]
 
-    return EventStreamResponse(
-        _follow_events(call, run, encoder, find_end), call.service.limiter.limits.patience, on_close, beside=wait
-    )
+    events, patience = _follow_events(call, run, encoder, find_end), call.service.limiter.limits.patience
+    return EventStreamResponse(events, patience, on_close, beside=wait, headers={**HEADERS, **run.headers})
 
 
 async def _follow_events(
@@ -611,7 +618,7 @@ async def create_response(call: HttpCall) -> JsonAnswer | Response:
         )
         if body.background and not body.stream:
             run.outputs.close()
-            return JsonAnswer(encoder.describe("queued"))
+            return JsonAnswer(encoder.describe("queued"), headers=run.headers)
         return await answer_run(call, run, encoder, stack)
 
 

@@ -173,3 +173,25 @@ async def test_a_response_that_is_deleted_is_gone_with_its_content() -> None:
         named = await on.post("/v1/responses", {"model": "entity:bob", "input": "one"}, 200)
         await on.ask("DELETE", f"/v1/responses/{named['id']}", 409)
         await on.get(f"/v1/responses/{first['id']}")
+
+
+@pytest.mark.rule("HTTP-08")
+@pytest.mark.parametrize("model", ["echo", "entity:bob"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_repeated_request_says_at_each_door_that_it_is_repeated(is_stream: bool, model: str) -> None:
+    said = [{"role": "user", "content": "hello"}]
+    async with in_process([echo()]) as on:
+        await on.runtime.ensure("bob", on.service.cantrips["echo"])
+        bodies: dict[str, Any] = {
+            "/v1/responses": {"input": "hello"},
+            "/v1/chat/completions": {"messages": said},
+            "/v1/messages": {"messages": said, "max_tokens": 9},
+        }
+        for path, fields in bodies.items():
+            body, headers = (
+                {"model": model, "stream": is_stream, **fields},
+                {"idempotency-key": path[4:].replace("/", "-")},
+            )
+            asked = [await on.ask("POST", path, 200, json=body, headers=headers) for _ in range(2)]
+            assert ["idempotency-replayed" in answer.headers for answer in asked] == [False, True]
+            assert all("you said: hello" in answer.text for answer in asked)
