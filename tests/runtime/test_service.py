@@ -1,5 +1,6 @@
 """A runtime in a service: many requests, cancelled anywhere, one after the other."""
 
+import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -32,7 +33,7 @@ from cantrip_actors import (
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystals import fallback, limited
 from cantrip_actors.machine.project import find_outcome
-from cantrip_actors.records.records import IntentGiven
+from cantrip_actors.records.records import Header, IntentGiven
 from cantrip_actors.runtime.entity import known_cantrips as known
 from cantrip_actors.terms.messages import Invocation, Message, as_text
 from cantrip_actors.wards import max_turns
@@ -112,6 +113,26 @@ async def test_an_invoke_that_is_cancelled_leaves_no_entity_and_no_name(checkpoi
         for entity in made:
             await entity.stop()
         assert (await (await runtime.invoke(taking(1), "go", name="notes")).episode()).result == "here"
+
+
+@pytest.mark.rule("D-001", "K-02")
+@pytest.mark.real_time
+async def test_an_invoke_that_is_cancelled_while_a_disk_writes_its_beginning_leaves_no_work(tmp_path, monkeypatch):
+    async with Runtime.open(f"jsonl:{tmp_path}/loom.jsonl?durability=power") as runtime:
+        store = runtime._tree.store
+        write = store.append
+
+        def write_slowly(*facts, **more):
+            time.sleep(0.01)
+            write(*facts, **more)
+
+        monkeypatch.setattr(store, "append", write_slowly)
+        for checkpoints in range(25):
+            await cancelled_after(checkpoints, partial(runtime.invoke, taking(1000), "go"))
+        await anyio.sleep(0.1)
+        states = {runtime.loom.state(entity_id) for entity_id in runtime.loom.entities()}
+        assert states <= {"cancelled", "abandoned"}
+        assert len(runtime._tree.living) == 0
 
 
 @pytest.mark.rule("PROD-2")

@@ -136,6 +136,7 @@ class Launcher:
         except anyio.get_cancelled_exc_class():  # the start was cancelled, so wait until the cell has ended
             with anyio.CancelScope(shield=True):
                 await cell.ending.wait()
+            await core.finish_writing()  # the loom actor may still write how it begins: `stop` must find that
             raise
         except StartFailed:
             await cell.ending.wait()
