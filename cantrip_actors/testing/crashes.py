@@ -7,6 +7,8 @@ would.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -126,15 +128,17 @@ class Process:
         self._memories: list[MemoryStore] = []
         self._opened = 0
         self._is_attached = False
-        self._scope: anyio.CancelScope | None = None
         self._end: Callable[[], object] = lambda: None
+        self._read_clock: Callable[[], float] = lambda: 0.0
+        self._deadline = math.inf
+        """When it crashes if nothing else crashes it before, by that clock."""
 
     @property
     def has_crashed(self) -> bool:
         """Whether the crash has come."""
-        if self._is_dead or self._crash is None or self._crash.after is None or self._scope is None:
-            return self._is_dead
-        return self._scope.cancel_called
+        if self._read_clock() >= self._deadline:
+            self._is_dead = True
+        return self._is_dead
 
     def attach(self, runtime: Runtime) -> Runtime:
         """Make a runtime part of this process, and return it. It may be open already; then its next write counts.
@@ -163,12 +167,11 @@ class Process:
 
     async def _live(self, program: Callable[[Process], Awaitable[T]], memories: list[MemoryStore]) -> T | None:
         """Run a program until it ends or crashes. It uses the looms in memory of the lives before it."""
-        loop: Any = current_token().native_token  # a store may write in a thread
-        run_soon = loop.call_soon_threadsafe if hasattr(loop, "call_soon_threadsafe") else loop.run_sync_soon
-        scope = self._scope = anyio.CancelScope()
+        run_soon, self._read_clock = _find_thread_safe_calls()
+        scope = anyio.CancelScope()
         self._memories, self._end = memories, partial(run_soon, scope.cancel)
         if self._crash is not None and self._crash.after is not None:
-            scope.deadline = anyio.current_time() + self._crash.after
+            self._deadline = scope.deadline = anyio.current_time() + self._crash.after
         watcher = WATCH.set(self._do)
         try:
             with scope:
@@ -178,6 +181,8 @@ class Process:
                 raise
         finally:
             WATCH.reset(watcher)
+            if not self.has_crashed:
+                self._deadline = math.inf
         return None
 
     def _open(self, opening: Callable[[], Store]) -> Store:
@@ -288,6 +293,16 @@ class _Steps(Generator[Any, Any, T], Awaitable[T]):
         self._waits += 1
         self._note(self._waits)
         return trap
+
+
+def _find_thread_safe_calls() -> tuple[Callable[..., object], Callable[[], float]]:
+    """Return what schedules a call in the running event loop, and its clock: a store may write in a thread."""
+    loop: Any = current_token().native_token
+    if isinstance(loop, asyncio.AbstractEventLoop):
+        return loop.call_soon_threadsafe, loop.time
+    from trio.lowlevel import current_clock
+
+    return loop.run_sync_soon, current_clock().current_time
 
 
 _CRASHED = "the process has crashed, because its test says so"

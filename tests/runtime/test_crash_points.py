@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -47,7 +48,7 @@ async def look(what: str) -> str:
     return what
 
 
-def make_program(asked: list[str], lives: list[str]) -> Any:
+def make_program(asked: list[str], lives: list[str], loom: str = "memory:") -> Any:
     def answer(context: Any) -> Any:
         asked.append(context[-1].role)
         call = {"tool_calls": [{"gate": "look", "args": {"what": "it"}}]}
@@ -57,7 +58,7 @@ def make_program(asked: list[str], lives: list[str]) -> Any:
 
     async def program(process: Process) -> Any:
         lives.append("life")
-        async with process.attach(Runtime.open("memory:", cantrips=[spell], recover="resume")) as runtime:
+        async with process.attach(Runtime.open(loom, cantrips=[spell], recover="resume")) as runtime:
             return (await runtime.cast(spell, "go", key="1")).result
 
     return program
@@ -98,6 +99,12 @@ async def test_a_process_dies_after_some_seconds_wherever_it_is() -> None:
     survived = await run_with_crashes(make_program([], []), [Crash(after=1.5)])
     assert (survived.value, survived.crashes) == ("found", 1)
     assert 3.5 <= anyio.current_time() - began < 3.6
+
+
+async def test_a_process_dies_after_some_seconds_while_threads_write_its_loom(tmp_path: Path) -> None:
+    program = make_program([], [], f"jsonl:{tmp_path / 'loom.jsonl'}?durability=power")
+    survived = await run_with_crashes(program, [Crash(after=1.5)])
+    assert (survived.value, survived.crashes) == ("found", 1)
 
 
 @pytest.mark.parametrize(
