@@ -33,7 +33,7 @@ from cantrip_actors import (
 from cantrip_actors.crystal.query import Query
 from cantrip_actors.crystals import fallback, limited
 from cantrip_actors.machine.project import find_outcome
-from cantrip_actors.records.records import Header, IntentGiven
+from cantrip_actors.records.records import IntentGiven
 from cantrip_actors.runtime.entity import known_cantrips as known
 from cantrip_actors.terms.messages import Invocation, Message, as_text
 from cantrip_actors.wards import max_turns
