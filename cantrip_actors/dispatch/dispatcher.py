@@ -13,6 +13,7 @@ send that intent again, and get the one episode that it has in the loom. The dis
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -324,7 +325,7 @@ class Dispatcher:
         Returns the records of the dispatches that ran. A dispatch that cannot be run is logged, and the others run.
         """
         check_whole("limit", limit, 1)
-        due = await self._select_due({}, len(self.log.ids()), heartbeat=True)
+        due = await self._select_due({}, math.inf, heartbeat=True)
         limiter = anyio.Semaphore(limit)
         ended: list[Record | None] = []
 
@@ -337,7 +338,9 @@ class Dispatcher:
                 tasks.start_soon(run_one, record)
         return sorted(filter(None, ended), key=lambda record: record.id)
 
-    async def _select_due(self, running: Mapping[str, Record], limit: int, *, heartbeat: bool = False) -> list[Record]:
+    async def _select_due(
+        self, running: Mapping[str, Record], limit: float, *, heartbeat: bool = False
+    ) -> list[Record]:
         """Return the dispatches to start now, in addition to those that run: active ones, then queued ones, by id.
 
         Those that another process runs do not count towards the limit.

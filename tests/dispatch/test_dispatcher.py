@@ -1072,6 +1072,27 @@ async def slowly(context: Any) -> dict[str, Any]:
     return {**in_order(*FINISH)(context), "delay": 20.0}
 
 
+@pytest.mark.rule("F-13", "F-25")
+@pytest.mark.parametrize(("how", "status"), [("stop", "failed"), ("interrupt", "blocked")])
+async def test_a_dispatch_whose_entity_was_stopped_fails_and_one_that_was_interrupted_is_blocked(
+    tmp_path: Path, how: str, status: str
+) -> None:
+    records: list[Record] = []
+    async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
+        dispatcher = Dispatcher(runtime, folder(tmp_path))
+        record = await dispatcher.dispatch(contract(), author="ada")
+
+        async def run() -> None:
+            records.append(await dispatcher.run(record.id, worker([{**DONE, "delay": 100.0}])))
+
+        tasks.start_soon(run)
+        await anyio.sleep(10)
+        entity = runtime.entity(record.id)
+        assert entity is not None
+        await getattr(entity, how)("enough")
+    assert [record.status for record in records] == [status]
+
+
 class TestSecondProcess:
     """Two runtimes stand for two processes: they share a loom and the folder of the dispatches."""
 
