@@ -17,6 +17,7 @@ continues. A direct call of the controller raises the original exception, for ex
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -50,7 +51,7 @@ from cantrip_actors.agentic.controller import (
 )
 from cantrip_actors.agentic.schemas import AgentCallResult, ControllerRequest, ControllerResponse
 from cantrip_actors.agentic.tools import RAISED, ToolFailed, ToolRegistry, as_json, as_json_text
-from cantrip_actors.agentic.trace import ToolEnd, TracedStep, read, run_of, trace_of, utterance
+from cantrip_actors.agentic.trace import read, read_entry, run_of, trace_of, utterance
 from cantrip_actors.wards import max_turns
 
 _CALL: Final = Call(require_done_tool=True)
@@ -180,16 +181,19 @@ class Controller:
             raise InvalidIntent(f"expected the task as JSON, got {shown!r}: {join_in_one_line(error)}") from error
 
 
-def _read_result(action: ControllerAction, step: TracedStep | ToolEnd) -> Any:
+def _read_result(action: ControllerAction, step: Message) -> Any:
     """Return the result of the step that `action` led to. Raises ToolFailed for a tool without one."""
-    match action, step:
-        case AskAgent(), TracedStep(state, output) if state is action.state:
-            return action.output.model_validate_json(output, by_name=True)
-        case UseTool(), ToolEnd(text, is_error):
-            if is_error:
+    text = step.content or ""
+    match action, step.role:
+        case AskAgent(), "assistant" if (entry := read_entry(text))["state"] == action.state:
+            return action.output.model_validate_json(json.dumps(entry["output"]), by_name=True)
+        case UseTool(), "tool":
+            if step.is_error:
                 raise ToolFailed(text)
             return text
-    raise CrystalError(f"the steps of this run are not those of a controller: {step} after {type(action).__name__}")
+    raise CrystalError(
+        f"the steps of this run are not those of a controller: {text[:200]} after {type(action).__name__}"
+    )
 
 
 def _list_calls(follows: ControllerAction) -> tuple[ToolCall, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic import TypeAdapter
 
@@ -24,20 +24,6 @@ from cantrip_actors.agentic.tools import as_json
 
 _CONTEXT: Final = "context:\n"
 _FOLDED: Final = "[folded: turns "
-
-
-class TracedStep(NamedTuple):
-    """A call of an agent: its state, and its output as JSON."""
-
-    state: ControllerState
-    output: str
-
-
-class ToolEnd(NamedTuple):
-    """The end of a tool: its result as JSON, or its error."""
-
-    text: str
-    is_error: bool
 
 
 def utterance(state: ControllerState, result: AgentCallResult[Any], agent_input: Any) -> str:
@@ -67,36 +53,37 @@ def read(wanted: TypeAdapter[Any], text: str) -> Any:
             raise no_json from None
 
 
-def run_of(messages: Iterable[Message]) -> tuple[str, list[TracedStep | ToolEnd]]:
-    """Return the task of the current run, as text, and its steps so far.
+def run_of(messages: Iterable[Message]) -> tuple[str, list[Message]]:
+    """Return the task of the current run, as text, and its steps so far: utterances, and the results of tools.
 
     An intent begins a run. If data came with it, the data are the task. A steering message changes nothing: the next
     step follows from the results alone.
 
     Raises CrystalError if the first steps were folded away.
     """
-    task, steps = "", list[TracedStep | ToolEnd]()
+    task, steps = "", list[Message]()
     for message in messages:
         content = message.content or ""
         if message.role == "user" and content.startswith(_FOLDED):
             raise CrystalError("a controller needs to see all of its steps: its cantrip may not fold them away")
         if message.role == "user" and not message.is_steering:
             task, steps = content.removeprefix(_CONTEXT), []
-        elif message.role == "assistant":
-            steps.append(_build_step(content))
-        elif message.role == "tool" and message.gate != "done":
-            steps.append(ToolEnd(content, message.is_error))
+        elif message.role == "assistant" or (message.role == "tool" and message.gate != "done"):
+            steps.append(message)
     if not task:
         raise CrystalError("a controller was asked without a task: cast it on one")
     return task, steps
 
 
-def _build_step(content: str) -> TracedStep:
+def read_entry(text: str | None) -> dict[str, Any]:
+    """Return the trace entry that is the text of a turn. Raises CrystalError for another text."""
     try:
-        entry = json.loads(content)
-        return TracedStep(ControllerState(entry["state"]), json.dumps(entry["output"]))
+        entry: dict[str, Any] = json.loads(text or "")
+        entry["output"]
+        ControllerState(entry["state"])
     except (ValueError, KeyError, TypeError) as error:
-        raise CrystalError(f"a controller continues only from its own steps, not from: {content[:200]}") from error
+        raise CrystalError(f"a controller continues only from its own steps, not from: {(text or '')[:200]}") from error
+    return entry
 
 
 def trace_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
@@ -108,8 +95,7 @@ def trace_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def _list_entries(turn: Turn) -> Iterator[dict[str, Any]]:
-    _build_step(turn.content or "")
-    entry: dict[str, Any] = json.loads(turn.content or "")
+    entry = read_entry(turn.content)
     yield {name: entry[name] for name in ("state", "agent_id", "call_id", "tool_name", "input", "output")}
     for seen in turn.gate_calls:
         if seen.gate == "done":
