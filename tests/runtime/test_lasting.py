@@ -17,6 +17,7 @@ from cantrip_actors import (
     KeyUsed,
     LoomError,
     Runtime,
+    gate,
     scripted,
 )
 from cantrip_actors.machine.project import find_outcome
@@ -648,31 +649,68 @@ async def test_waiting_for_an_episode_that_has_ended_lets_other_tasks_run() -> N
             assert ran
 
 
+class Unread:
+    """A crystal with an attribute that cannot be read while its service is away."""
+
+    def __init__(self, attribute: str) -> None:
+        self.attribute = attribute
+        self.is_away = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name == self.attribute and self.is_away:
+            raise ConnectionError("the list of models is away")
+        raise AttributeError(name)
+
+    async def invoke(self, messages: Any, tools: Any = (), tool_choice: Any = None) -> Any:
+        await anyio.sleep(5)
+        return {"content": "read"}
+
+
 @pytest.mark.rule("V-30", "D-011")
-async def test_a_crystal_whose_window_cannot_be_read_is_an_error_of_its_callers_alone() -> None:
-    class Unread:
-        name = "unread"
-        is_readable = False
-
-        @property
-        def context_window(self) -> int:
-            if not self.is_readable:
-                raise ConnectionError("the list of models is away")
-            return 8_000
-
-        async def invoke(self, messages: Any, tools: Any = (), tool_choice: Any = None) -> Any:
-            return {"content": "read"}
-
-    unread = Unread()
+@pytest.mark.parametrize("attribute", ["context_window", "secrets", "bind"])
+async def test_a_crystal_whose_attributes_cannot_be_read_is_an_error_of_its_callers_alone(attribute: str) -> None:
+    unread = Unread(attribute)
     circle = Circle(["done"], [max_turns(3)])
-    async with Runtime.open() as runtime:
-        entity = await runtime.ensure("unread", Cantrip(unread, circle=circle))
-        with anyio.fail_after(20):
-            for _ in range(10):
-                with pytest.raises(InvalidCantrip, match="ConnectionError: the list of models is away"):
-                    await entity.send("go")
+    made, other = Cantrip(unread, circle=circle, name="unread"), Cantrip(scripted(["well"]), circle=circle)
+    async with Runtime.open(cantrips=[made]) as runtime:
+        entity = await runtime.ensure("unread", made)
+        unread.is_away = True
+        for number in range(5):
+            await runtime.submit("unread", "go", key=f"submission {number}")
+            with (
+                anyio.fail_after(20),
+                pytest.raises(InvalidCantrip, match="the list of models is away"),
+            ):
+                await entity.send("go")
         with pytest.raises(InvalidCantrip, match="the list of models is away"):
-            await runtime.cast(Cantrip(unread, circle=circle), "go")
-        assert (await runtime.cast(Cantrip(scripted(["well"]), circle=circle), "go")).result == "well"
-        unread.is_readable = True
+            await runtime.cast(made, "go")
+        await anyio.sleep(60)
+        assert (await runtime.cast(other, "go")).result == "well"
+        unread.is_away = False
         assert (await entity.send("go")).result == "read"
+
+
+@pytest.mark.rule("V-30", "D-011")
+async def test_an_entity_whose_crystal_cannot_be_read_keeps_no_other_from_being_resumed(tmp_path: Path) -> None:
+    unread = Unread("secrets")
+
+    @gate(idempotent=True)
+    async def wait() -> str:
+        """Wait."""
+        await anyio.sleep(10)
+        return "waited"
+
+    circle = Circle(["done", wait], [max_turns(3)])
+    waits = [say("wait"), "waited"]
+    crystals = {"unread": unread, "waits": scripted([*waits, *waits])}
+    made = [Cantrip(crystal, circle=circle, name=name) for name, crystal in crystals.items()]
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    async with Runtime.open(url, cantrips=made) as runtime:
+        await (await runtime.ensure("unread", made[0])).post("go", key="go")
+        await (await runtime.ensure("waits", made[1])).post("go", key="go")
+        await anyio.sleep(1)
+    unread.is_away = True
+    async with Runtime.open(url, cantrips=made, recover="resume") as runtime:
+        assert runtime.not_resumed.keys() == {runtime.get_entity("unread").id}
+        with anyio.fail_after(30):
+            assert (await runtime.receipt("waits", "go").result()).result == "waited"

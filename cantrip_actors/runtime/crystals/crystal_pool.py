@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import anyio
@@ -43,18 +44,26 @@ from cantrip_actors.terms.retry import Retry
 from cantrip_actors.user_code import Failure, attempt_now, text_of
 from supervisors import Actor, ActorRef, CallError, ChildNotFound, ChildSpec, DynamicSupervisor, SupervisorRef
 
+T = TypeVar("T")
+
 IDLE = 64
+
+
+def read_crystal(crystal: Crystal, read: Callable[[Crystal], T]) -> T:
+    """Return what `read` returns for a crystal. Its attributes are user code: raises InvalidCantrip if one raises."""
+    value = attempt_now(partial(read, crystal))
+    if isinstance(value, Failure):
+        error = value.exception
+        raise InvalidCantrip(
+            f"crystal: expected a {type(crystal).__name__} whose attributes can be read, but one of them raised "
+            f"{type(error).__name__}: {text_of(error)}"
+        ) from error
+    return value
 
 
 def find_window(crystal: Crystal) -> int | None:
     """Return the context window of a crystal in tokens; None if it names none. Raises InvalidCantrip."""
-    window = attempt_now(lambda: getattr(crystal, "context_window", None))
-    if isinstance(window, Failure):
-        error = window.exception
-        raise InvalidCantrip(
-            f"crystal: expected {get_crystal_name(crystal)} to have a context_window that can be read, but it raised "
-            f"{type(error).__name__}: {text_of(error)}"
-        ) from error
+    window = read_crystal(crystal, lambda readable: getattr(readable, "context_window", None))
     return window if isinstance(window, int) else None
 
 

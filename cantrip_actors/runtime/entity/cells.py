@@ -22,7 +22,7 @@ from cantrip_actors.machine.state import Identity, Plan, State
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Header, Record
 from cantrip_actors.runtime.circles.tool_servers import ToolServers
-from cantrip_actors.runtime.crystals.crystal_pool import Crystals, find_window
+from cantrip_actors.runtime.crystals.crystal_pool import Crystals, find_window, read_crystal
 from cantrip_actors.runtime.entity.cell import Adoption, Bound, Cell, EpisodeCaller, Start
 from cantrip_actors.runtime.entity.mail_reader import find_extended
 from cantrip_actors.runtime.loom.core import Core
@@ -179,9 +179,12 @@ class Cells:
 
     def _bind(self, crystal: Crystal | str, circle: Circle) -> Bound:
         used = self._crystals.find(crystal)
-        self._core.guard.learn(used.crystal, circle)
-        bind = getattr(used.crystal, "bind", None)
-        return Bound(used.crystal if bind is None else bind(), used)
+        return Bound(read_crystal(used.crystal, partial(self._learn_and_bind, circle)), used)
+
+    def _learn_and_bind(self, circle: Circle, crystal: Crystal) -> Crystal:
+        self._core.guard.learn(crystal, circle)
+        bind = getattr(crystal, "bind", None)
+        return crystal if bind is None else bind()
 
     def _get_capability(self, circle: Circle) -> str | None:
         """Return the capability text of a circle; code circles of the same kind share one text, to save memory."""
