@@ -310,6 +310,9 @@ def up(
             from cantrip_actors.cli.ray_cluster import run_over_ray
 
             return run_over_ray(loom, recipes or [], options, ray, capacity, nodes, max(nodes, max_nodes or nodes))
+        with open_store(loom, seal_key=seal_key()) as store:
+            if why := store.can_join():
+                raise typer.BadParameter(f"no worker can join {render_url(loom)}: {why}", param_hint="--loom")
 
     from cantrip_actors.runtime.nodes.node import list_ending_signals
 

@@ -357,6 +357,20 @@ def test_up_keeps_the_other_workers_when_one_is_drained_and_ends_with_the_last(s
     assert both.wait(30) == 0
 
 
+@pytest.mark.rule("N-79")
+@pytest.mark.parametrize(
+    ("loom", "why"), [("jsonl:loom.jsonl", "no worker can join"), ("sqlite:keeper.yaml/loom.db", "cannot open")]
+)
+def test_up_refuses_a_loom_that_no_worker_can_use_in_place_of_starting_workers_again(
+    start: Any, loom: str, why: str
+) -> None:
+    refused = start("up", "keeper.yaml", "--loom", loom)
+    _, told = refused.communicate(timeout=30)
+    assert refused.returncode == 2
+    assert why in told
+    assert "is process" not in told
+
+
 @pytest.mark.rule("N-50", "N-79")
 def test_up_gives_its_queues_to_its_workers(start: Any, cantrip: Any) -> None:
     assert cantrip("up", "keeper.yaml", "--queue", "reports:x=1").code == 2
