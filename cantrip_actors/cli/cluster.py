@@ -310,9 +310,7 @@ def up(
             from cantrip_actors.cli.ray_cluster import run_over_ray
 
             return run_over_ray(loom, recipes or [], options, ray, capacity, nodes, max(nodes, max_nodes or nodes))
-        with open_store(loom, seal_key=seal_key()) as store:
-            if why := store.can_join():
-                raise typer.BadParameter(f"no worker can join {render_url(loom)}: {why}", param_hint="--loom")
+        _check_joins(loom)
 
     from cantrip_actors.runtime.nodes.node import list_ending_signals
 
@@ -352,6 +350,13 @@ def _check_workers(loom: str, recipes: list[str], queues: list[str]) -> None:
 
     load_cantrips(loom, recipes)
     _parse_queues(queues)
+
+
+def _check_joins(loom: str) -> None:
+    """Report a loom that no worker can use, once and not whenever a worker has ended for it."""
+    with open_store(loom, seal_key=seal_key()) as store:
+        if why := store.can_join():
+            raise typer.BadParameter(f"no worker can join {render_url(loom)}: {why}", param_hint="--loom")
 
 
 def _start(name: str, loom: str, recipes: list[str], options: list[str]) -> subprocess.Popen[bytes]:

@@ -346,9 +346,9 @@ def _due_without_budget(plan: Plan, state: State, live: Transient, moment: Momen
     """Return the next step of an entity whose budget is used up: it ends, waits, or asks a person for more."""
     decided, level = state.turn.decided, spent.level
     if spent.ends or level is None or decided is not None:
-        how = "by a summary" if state.conversation.folded_for == state.conversation.said else "before"
+        how = " by a summary" if state.conversation.folded_for == state.conversation.said else ""
         refused = "" if decided is None else f", and {decided.by or 'a person'} granted no more"
-        summary = summarise(state, f"{spent.ward} was used up {how}{refused}")
+        summary = summarise(state, f"{spent.ward} was used up{how}{refused}")
         ward = spent.ward.name if spent.ends_entity else f"{spent.ward.name}{PER_INTENT}"
         return Ended(plan.entity_id, "budget", moment.at, summary, ward=ward)
     budget = level.budget

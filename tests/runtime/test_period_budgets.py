@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors import AlreadyDecided, Cantrip, Circle, Entity, InvalidCantrip, Request, Runtime, gate, scripted
+from cantrip_actors import (
+    AlreadyDecided,
+    Cantrip,
+    Circle,
+    Entity,
+    EntityEnded,
+    InvalidCantrip,
+    Request,
+    Runtime,
+    gate,
+    scripted,
+)
 from cantrip_actors.loom.reading.view import fold_entity
 from cantrip_actors.terms.period import PeriodBudget
 from cantrip_actors.terms.ward import Wards
@@ -320,3 +331,15 @@ def test_each_moment_is_in_one_period_of_its_zone(wall: float, per: str, zone: s
     assert budget.name_period(start) == budget.name_period(wall) == budget.name_period(end - 0.001)
     assert budget.name_period(end) != budget.name_period(wall)
     assert budget.find_start(end) == end
+
+
+async def test_an_entity_that_used_up_its_budget_tells_later_callers_how_it_ended() -> None:
+    spender = desk(done("one"), wards=(max_cost(0.3),))
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.ensure("spender", spender)
+        assert (await entity.send("one", key="1")).terminated
+        last = await entity.send("two", key="2")
+        assert last.summary == "max_cost(0.3) was used up after 0 turns"
+        for key in (None, "3"):
+            with pytest.raises(EntityEnded, match=r"has ended \(truncated\)"):
+                await entity.send("three", key=key)

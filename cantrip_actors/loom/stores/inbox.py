@@ -135,7 +135,7 @@ class MailPlan:
         if place.tree.root != entity:
             return LoomError(f"mail for entity {entity} goes to its root {place.tree.root}, with child={entity!r}")
         if place.standing.life >= Life.OVER:  # if this transaction ends the entity, its end takes the mail
-            return EntityEnded(f"entity {entity} has ended: it takes no mail")
+            return EntityEnded(f"entity {entity} has ended ({place.standing.status}): it takes no mail")
         if number is None and self._waiting.get(place.tree, place.tree.waiting)[mail.lane] >= compute_lane_limit(
             mail, self._most
         ):
