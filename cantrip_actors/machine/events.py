@@ -128,7 +128,7 @@ class Decide(NamedTuple):
     sender: str | None = None
     door: str = ""
     images: tuple[File, ...] = NO_IMAGES
-    later: Mapping[str, Mapping[str, Any]] | None = None
+    later: Mapping[str, Any] | None = None
 
 
 class ChildOutcome(NamedTuple):

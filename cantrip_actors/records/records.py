@@ -321,7 +321,7 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     round: int = 0
     """That of the request."""
     images: tuple[File, ...] = NO_IMAGES
-    later: Mapping[str, Mapping[str, Any]] | None = None
+    later: Mapping[str, Any] | None = None
 
     def split(self) -> dict[str, Decided]:
         """Return the decisions about this call and about later ones, by their ids."""
