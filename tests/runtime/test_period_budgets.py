@@ -7,6 +7,7 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from cantrip_actors import (
     AlreadyDecided,
@@ -343,3 +344,16 @@ async def test_an_entity_that_used_up_its_budget_tells_later_callers_how_it_ende
         for key in (None, "3"):
             with pytest.raises(EntityEnded, match=r"has ended \(truncated\)"):
                 await entity.send("three", key=key)
+
+
+async def test_an_entity_that_waits_for_its_next_period_looks_at_the_clock_once() -> None:
+    spender = desk(done("one"), done("two"), wards=(max_cost(0.3, per="day"),))
+    async with Runtime.open("memory:") as runtime:
+        entity = await runtime.ensure("spender", spender)
+        began = datetime.fromisoformat(runtime.loom.header(entity.id).at)
+        midnight = datetime(began.year, began.month, began.day, tzinfo=UTC) + timedelta(days=1)
+        await anyio.sleep((midnight - began).total_seconds() - HOUR / 2)
+        await entity.send("one")
+        with capture_logs() as lines:
+            assert (await entity.send("two")).terminated
+    assert [line["event"] for line in lines if line["event"] == "budget used up"] == ["budget used up"]

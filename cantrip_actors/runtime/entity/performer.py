@@ -81,6 +81,8 @@ GRACE: Final = 5.0
 
 CLOCK_CHECK: Final = 3600.0
 """Seconds after which an entity that waits for the next day looks at the clock again: a machine may have slept."""
+LATE: Final = 0.001
+"""Seconds after the end of a period: a timer may fire a moment before the clock has reached it."""
 
 
 class Performer:
@@ -436,7 +438,7 @@ class Performer:
         """
         _log.info("budget used up", entity=self._cell.entity_id, ward=pause.ward, seconds=round(pause.seconds))
         await self._watch_inbox()
-        until = anyio.current_time() + min(pause.seconds, CLOCK_CHECK)
+        until = anyio.current_time() + min(pause.seconds, CLOCK_CHECK) + LATE
         with self._waiting("budget"):
             while (event := await self._reader.take_decisive()) is None:
                 with anyio.CancelScope(deadline=until) as scope:
