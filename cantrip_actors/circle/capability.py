@@ -6,6 +6,8 @@ from typing import Final
 
 from cantrip_actors.circle.medium import ProgramLimits, medium
 from cantrip_actors.terms.circle import Circle
+from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.user_code import Failure, attempt_now, text_of
 
 _PERSON: Final = (
     "A text of yours without a call is shown to a person, and the reply is the next message that you get. {calls}"
@@ -21,11 +23,19 @@ _PEOPLE: Final = (
 def make_capability(circle: Circle) -> str | None:
     """Return the capability text of a circle; None if its entities call tools and nothing else.
 
-    Raises InvalidCantrip if its medium is not available here.
+    Raises InvalidCantrip if its medium is not available here, or has no text.
     """
     if circle.language is not None:
         limits = ProgramLimits.under(circle.resolved)
-        return medium(circle.language).capability(circle.definitions, limits)
+        chosen = medium(circle.language)
+        text = attempt_now(lambda: chosen.capability(circle.definitions, limits))
+        if isinstance(text, Failure):
+            error = text.exception
+            raise InvalidCantrip(
+                f"medium {circle.language}: expected capability to return a text for the gates of the circle, but it "
+                f"raised {type(error).__name__}: {text_of(error)}"
+            ) from error
+        return text
     person = next((gate for gate in circle.gates if gate.kind == "person"), None)
     if person is None:
         return None

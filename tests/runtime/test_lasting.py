@@ -22,6 +22,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.machine.project import find_outcome
 from cantrip_actors.wards import max_tokens, max_turns, timeout
+from tests.circle.words_medium import Words
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -714,3 +715,29 @@ async def test_an_entity_whose_crystal_cannot_be_read_keeps_no_other_from_being_
         assert runtime.not_resumed.keys() == {runtime.get_entity("unread").id}
         with anyio.fail_after(30):
             assert (await runtime.receipt("waits", "go").result()).result == "waited"
+
+
+@pytest.mark.rule("V-30", "D-011")
+async def test_a_medium_that_cannot_describe_itself_is_an_error_of_its_callers_alone(tmp_path: Path) -> None:
+    class Away(Words):
+        is_away = False
+
+        def capability(self, gates: Any, limits: Any) -> str:
+            if self.is_away:
+                raise ConnectionError("the machine of the sandboxes is away")
+            return super().capability(gates, limits)
+
+    medium, url = Away(), f"sqlite:{tmp_path / 'loom.db'}"
+    circle = Circle(["done"], [max_turns(3)], medium=medium)
+    made = Cantrip(scripted(lambda context: {"code": 'call done {"answer": "well"}'}), circle=circle, name="away")
+    other = Cantrip(scripted(["well"]), circle=Circle(["done"], [max_turns(3)]))
+    async with Runtime.open(url, cantrips=[made]) as runtime:
+        await runtime.ensure("away", made)
+    medium.is_away = True
+    async with Runtime.open(url, cantrips=[made]) as runtime:
+        for _ in range(5):
+            with anyio.fail_after(20), pytest.raises(InvalidCantrip, match="the machine of the sandboxes is away"):
+                await runtime.get_entity("away").send("go")
+        assert (await runtime.cast(other, "go")).result == "well"
+        medium.is_away = False
+        assert (await runtime.get_entity("away").send("go")).result == "well"
