@@ -64,7 +64,8 @@ def eval_(
     """Cast a cantrip on many cases, score the answers, and report.
 
     Repeated, it continues where it was killed, and pays for no answer twice. It exits with 3 if the budget was used up
-    before all cases were answered, and with 1 if a score is worse than in RUN by its whole confidence interval.
+    before all cases were answered, and with 1 if a crystal failed, a score is missing, or a score is worse than in RUN
+    by its whole confidence interval.
     """
     with report_errors(json=as_json, loom=loom):
         from cantrip_actors.evals import evaluate, load_evaluation
@@ -91,8 +92,13 @@ def eval_(
             _write(html, render_html(report, comparison))
         if not report.is_complete:
             raise typer.Exit(TRUNCATED)
-        if comparison is not None and comparison.is_worse:
+        if _has_failures(report) or (comparison is not None and comparison.is_worse):
             raise typer.Exit(FAILED)
+
+
+def _has_failures(report: Report) -> bool:
+    """Return whether a crystal failed, or a score is missing: then the figures say little about the cantrip."""
+    return any(trial.reason == "failed" or trial.problems for trial in report.trials)
 
 
 async def _find_baseline(runtime: Runtime, source: str, evaluation: Evaluation) -> Report:

@@ -55,6 +55,21 @@ def test_a_used_up_budget_exits_with_3_and_a_larger_one_continues(cantrip, write
     assert (whole.code, len(whole.json["trials"]), whole.json["left"]) == (0, 2, 0)
 
 
+def test_a_crystal_that_failed_or_a_score_that_is_missing_exits_with_1(cantrip, place, write):
+    write()
+    (place / "empty.yaml").write_text("name: empty\nmax_turns: 2\ncrystal: {scripted: []}\n")
+    assert cantrip("eval", "eval.yaml", "-q", "--name", "first").code == 0
+    write(cantrip="empty.yaml")
+    failed = cantrip("eval", "eval.yaml", "-q", "--name", "second")
+    assert failed.code == 1
+    assert "no response left" in failed.out
+    (place / "checks.py").write_text("def broken(case, episode):\n    raise ValueError('no')\n")
+    write(scorers=["python:checks:broken"])
+    unscored = cantrip("eval", "eval.yaml", "-q", "--name", "third")
+    assert unscored.code == 1
+    assert "broken: raised ValueError: no (2)" in unscored.out
+
+
 def test_mistakes_of_the_file_are_printed_with_their_lines(cantrip, place):
     (place / "eval.yaml").write_text("cantrip: recipe.yaml\ncases: cases.csv\nscorers: [exacct]\nrepet: 3\n")
     (place / "cases.csv").write_text("id,intent\na,x\n")
