@@ -347,12 +347,17 @@ async def send_intent(call: HttpCall, entity: Entity, post: Callable[..., Awaita
     check_scope(call.token, "send")
     key = call.key or str(uuid.uuid4())
     outputs = call.service.growth.subscribe(entity.id, snapshot=False, intent=key)
-    was_busy, repeated = await call.read(lambda: (is_at_work(call, entity.id), call.find_receipt(entity.id, key)))
+
+    def look() -> tuple[bool, bool]:
+        is_replay = call.key is not None and call.find_receipt(entity.id, key) is not None
+        return is_at_work(call, entity.id), is_replay
+
+    was_busy, is_replay = await call.read(look)
     work = await post(key=key)
     state = await call.read(lambda: work.state)
     if state == "working":  # also one that this process has resumed, or that a repeated request follows
         outputs.unmute()
-    return _Run(work, outputs, is_queued=was_busy and state == "waiting", is_replay=repeated is not None)
+    return _Run(work, outputs, is_queued=was_busy and state == "waiting", is_replay=is_replay)
 
 
 async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_input: ChatInput) -> _Run:
