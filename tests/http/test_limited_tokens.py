@@ -58,7 +58,7 @@ async def _begin(on: Served) -> dict[str, str]:
     waiting = await on.runtime.invoke(other, "pay 3", name="waiting")
     while not (requests := on.runtime.requests()):
         await anyio.sleep(0.01)
-    await on.runtime.submit("other", HIDDEN, key="submitted")
+    await (await on.runtime.submit("other", HIDDEN, key="submitted")).episode()
     receipt = await entity.post(HIDDEN, key="posted")
     await receipt.episode()
     turn = on.runtime.loom.turns(entity.id)[0].id
