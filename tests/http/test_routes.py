@@ -1023,3 +1023,14 @@ async def test_the_size_limit_of_a_body_with_files_is_a_setting() -> None:
         assert (await on.post("casts", body, 413))["limit"] == "body_size"
     async with served([librarian()], limits=ServiceLimits(body=4_000)) as on:
         assert (await on.post("casts", body))["result"] == "read: file report.pdf"
+
+
+async def test_a_search_is_limited_to_a_sender_and_a_span_of_time() -> None:
+    async with served([echo()]) as on:
+        await on.post("casts", {"cantrip": "echo", "intent": "my parcel"}, 201)
+        (hit, *_) = (await on.get("loom/search?q=parcel"))["items"]
+        assert hit["at"].startswith("20")
+        assert (await on.get("loom/search", params={"q": "parcel", "by": hit["by"], "since": hit["at"]}))["items"]
+        assert not (await on.get("loom/search", params={"q": "parcel", "by": "nobody"}))["items"]
+        assert not (await on.get("loom/search", params={"q": "parcel", "until": "2026-01-01T00:00Z"}))["items"]
+        await on.ask("GET", "loom/search?q=parcel&since=yesterday", 422)
