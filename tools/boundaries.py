@@ -123,6 +123,11 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "what a step of a test raises is for the test, and does not end the process",
     ),
     Boundary("cantrip_actors/testing/stepped_loop.py", "SteppedLoop.run.step", "the same, and the event loop"),
+    Boundary(
+        "cantrip_actors/runtime/entity/launcher.py",
+        "Launcher.quarantine_crashes",
+        "around an entity that has no actor yet: its crash quarantines it, and its callers get it",
+    ),
     Boundary("cantrip_actors/runtime/face/owner.py", "Owner._run", "`open` and `close` raise it in the caller's task"),
     Boundary("cantrip_actors/observe/tracing.py", "attempt", "a span processor's exception has no effect"),
     Boundary(

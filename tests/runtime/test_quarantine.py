@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 
 from cantrip_actors import CantripError, EntityEnded, LoomError, Runtime, scripted
 from cantrip_actors.loom import DamagedLoom, Held, Quarantined
+from cantrip_actors.runtime.entity.cells import Cells
 from cantrip_actors.runtime.entity.launcher import Launcher
 from cantrip_actors.testing import Crash, Process
 from tests.loom.processes import python
@@ -299,6 +300,60 @@ async def test_a_runtime_opens_and_recovers_the_other_entities_if_the_header_of_
             recover == "resume",
             recover == "abandon",
         )
+
+
+@pytest.fixture
+def crashing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The entities that crash while they are loaded, before they have an actor."""
+    crashing: set[str] = set()
+    load = Cells.load_cell
+
+    async def load_cell(self: Cells, facts: Any, *args: Any) -> Any:
+        if facts.entity_id in crashing:
+            raise ZeroDivisionError("a bug")
+        return await load(self, facts, *args)
+
+    monkeypatch.setattr(Cells, "load_cell", load_cell)
+    return crashing
+
+
+@pytest.mark.rule("D-011")
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_an_entity_that_crashes_while_its_mail_loads_it_is_quarantined_and_the_others_work(
+    url: str, crashing: set[str], is_shared: bool
+) -> None:
+    async with Runtime.open(url if is_shared else "memory:", cantrips=[SPELL], passivate_after=1) as runtime:
+        poison, sound = [await runtime.invoke(SPELL, "go", name=name) for name in ("poison", "sound")]
+        await poison.episode()
+        await sound.episode()
+        await anyio.sleep(5)
+        crashing.add(poison.id)
+        for _ in range(5):
+            with anyio.fail_after(100):
+                result = await attempt(runtime.entity("poison").send("more", key="k"))
+            assert isinstance(result, Quarantined)
+            assert "ZeroDivisionError: a bug" in str(result)
+        assert list(runtime.loom.quarantines()) == [poison.id]
+        assert (await runtime.entity("sound").send("more")).result == "over"
+        crashing.clear()
+        await anyio.sleep(700)  # its quarantine ends by itself
+        assert (await runtime.receipt("poison", "k").episode()).result == "over"
+        assert runtime.loom.quarantines() == {}
+
+
+@pytest.mark.rule("D-011", "Z-11")
+async def test_a_runtime_opens_and_resumes_the_others_if_an_interrupted_entity_crashes_while_it_is_loaded(
+    url: str, crashing: set[str]
+) -> None:
+    poison, sound = await cut_short(url, "poison", "sound")
+    crashing.add(poison)
+    async with Runtime.open(url, cantrips=[SPELL], recover="resume") as runtime:
+        assert list(runtime.not_resumed) == [poison]
+        assert "ZeroDivisionError: a bug" in runtime.not_resumed[poison]
+        assert (await runtime.get_entity(sound).episode()).result == "over"
+        crashing.clear()
+        await anyio.sleep(700)
+        assert (await runtime.get_entity(poison).episode()).result == "over"
 
 
 @pytest.mark.rule("Z-11")

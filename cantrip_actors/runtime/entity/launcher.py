@@ -11,7 +11,7 @@ An entity restarts where it stands, with growing delays. `machine/life.py` says 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from functools import partial
 from typing import Final
 from weakref import WeakValueDictionary
@@ -60,6 +60,7 @@ from supervisors import (
     StartFailed,
     SupervisorRef,
 )
+from supervisors.reasons import render_exception
 
 RESTARTS: Final = Backoff(first=1.0, factor=4.0)
 """The delays before the restarts of an entity: none, 1 s, 4 s, with jitter."""
@@ -204,26 +205,9 @@ class Launcher:
         answer.
         """
         core, inboxes = self._core, self._environment.inboxes
-        if core.living.get(entity_id) is not None:
-            return False
         try:
-            facts = await core.in_store(partial(core.loom.facts, entity_id, "always" if is_placed else "unless_held"))
-            if facts.life >= Life.OVER:
-                await inboxes.settle_from_log(entity_id)
-                return False
-            if facts.header.parent_entity is not None:  # a caller waits for a child, which runs with its parent
-                return await self.load_for_mail(await core.look_up_root(entity_id), is_placed=is_placed)
-            if facts.is_held or not facts.has_begun:
-                return False
-            intent = await core.in_store(partial(core.find_next_intent, facts))
-            sent = None if intent is None else core.cantrips.get_sent(entity_id, intent.key)
-            is_known = sent is not None or await core.in_store(partial(core.is_clear, facts, intent))
-            if not is_known and intent is not None and intent.dependencies is not None:
-                hand_over = WriterTask(lambda writer: writer.hand_over(entity_id, core.living.has))
-                core.writer.cast(hand_over)  # another process may have its dependencies
-            if not is_known or not (is_placed or may_load_here(core, facts)):
-                return False
-            await self.restore(entity_id, sent, facts=facts, intent=intent)
+            async with self.quarantine_crashes(entity_id):
+                return await self._load_if_possible(entity_id, is_placed=is_placed)
         except (Held, RuntimeClosed, CantripUnknown, DependenciesUnknown):  # it began elsewhere meanwhile, or we close
             return False
         except CantripError as error:
@@ -236,7 +220,50 @@ class Launcher:
             log("an entity with mail could not be loaded", entity=entity_id, error=str(error))
             inboxes.fail_waiters(entity_id, error)
             return False
+
+    async def _load_if_possible(self, entity_id: str, *, is_placed: bool) -> bool:
+        core = self._core
+        if core.living.get(entity_id) is not None:
+            return False
+        facts = await core.in_store(partial(core.loom.facts, entity_id, "always" if is_placed else "unless_held"))
+        if facts.life >= Life.OVER:
+            await self._environment.inboxes.settle_from_log(entity_id)
+            return False
+        if facts.header.parent_entity is not None:  # a caller waits for a child, which runs with its parent
+            return await self.load_for_mail(await core.look_up_root(entity_id), is_placed=is_placed)
+        if facts.is_held or not facts.has_begun:
+            return False
+        intent = await core.in_store(partial(core.find_next_intent, facts))
+        sent = None if intent is None else core.cantrips.get_sent(entity_id, intent.key)
+        is_known = sent is not None or await core.in_store(partial(core.is_clear, facts, intent))
+        if not is_known and intent is not None and intent.dependencies is not None:
+            hand_over = WriterTask(lambda writer: writer.hand_over(entity_id, core.living.has))
+            core.writer.cast(hand_over)  # another process may have its dependencies
+        if not is_known or not (is_placed or may_load_here(core, facts)):
+            return False
+        await self.restore(entity_id, sent, facts=facts, intent=intent)
         return True
+
+    @contextlib.asynccontextmanager
+    async def quarantine_crashes(self, entity_id: str) -> AsyncIterator[None]:
+        """Quarantine the root of an entity if the block, which loads it for no caller, raises an unexpected exception.
+
+        So it is with an entity whose actor crashes, and this one has no actor yet. Raises Quarantined, caused by the
+        exception; Held if the entity is loaded meanwhile, here or elsewhere.
+        """
+        try:
+            yield
+        except CantripError:
+            raise
+        except Exception as crash:
+            core = self._core
+            text = f"{type(crash).__name__}: {render_exception(crash)}"
+            _log.error("an entity is quarantined: it crashed while it was loaded", entity=entity_id, exc_info=crash)
+            root = await core.look_up_root(entity_id)
+            async with self.lock(f"load {root}"):
+                self._check_not_loaded(root)
+                await core.claim(root)  # raises if another process runs it
+                raise await core.quarantine(root, text, is_repeated=True) from crash
 
     # Children
 

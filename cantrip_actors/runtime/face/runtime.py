@@ -1373,8 +1373,9 @@ class Runtime:
         for entity_id in await tree.in_store(partial(tree.loom.unfinished, idle=False)):
             header = None
             try:
-                header = await tree.in_store(partial(tree.launcher.find_if_interrupted, entity_id))
-                why = "" if header is None else await self._recover_entity(header, listed)
+                async with tree.launcher.quarantine_crashes(entity_id):
+                    header = await tree.in_store(partial(tree.launcher.find_if_interrupted, entity_id))
+                    why = "" if header is None else await self._recover_entity(header, listed)
             except (Held, EntityEnded):
                 _log.info("another process has resumed an entity", entity=entity_id)
                 continue
