@@ -735,6 +735,27 @@ async def test_draining_an_idle_runtime_takes_no_time():
         await runtime.drain()
 
 
+@pytest.mark.rule("PROD-2")
+async def test_a_drain_without_a_grace_is_refused_in_a_gate_because_it_would_wait_for_its_own_entity():
+    @gate
+    async def shut_down(grace: int | None) -> bool:
+        """Drain the service."""
+        return await runtime.drain(grace)
+
+    script = [{"tool_calls": [{"gate": "shut_down", "args": {"grace": grace}}]} for grace in (None, 5)] + [
+        {"tool_calls": [{"gate": "done", "args": {"answer": "over"}}]}
+    ]
+    spell = Cantrip(scripted(script), circle=Circle(gates=["done", shut_down], wards=[max_turns(5)]))
+    async with Runtime.open() as runtime:
+        with anyio.fail_after(60):
+            entity = await runtime.start(spell, "go")
+            assert (await entity.episode()).result == "over"
+        first, second, _ = [turn.observations[0] for turn in runtime.loom.turns(entity.id)]
+    assert first.is_error
+    assert "drain in a task of your program" in str(first.content)
+    assert (second.is_error, second.content) == (False, "false")
+
+
 # --------------------------------------------------------------------------------------------- found by another request
 
 

@@ -440,12 +440,17 @@ class Runtime:
         A node hands its entities over instead: idle ones at once, others at their next border between two turns, when
         no gate is running. Other nodes continue them. The default of `grace` is the node's.
 
-        Raises RuntimeClosed if the runtime is not open, ValueError for a `grace` that is not a number. Every later cast
-        and send raises RuntimeClosed, too.
+        Raises RuntimeClosed if the runtime is not open, ValueError for a `grace` that is not a number, and without one
+        in a gate, which would wait for its own episode. Every later cast and send raises RuntimeClosed, too.
         """
         self._check_not_tenant("draining")
         if grace is not None:
             check_seconds("grace", grace)
+        elif self._tree.membership is None and find_asker() is not None:
+            raise ValueError(
+                "grace: expected seconds, as in drain(grace=30), because the entity whose gate drains is one of those "
+                "that it waits for; to wait for it, drain in a task of your program"
+            )
         return await self._tree.drain(grace)
 
     async def serve(self) -> None:
