@@ -116,8 +116,8 @@ def read_turns(records: Iterable[Record]) -> Iterator[Turn]:
             case Undone():
                 undone.update(range(record.first, record.last + 1))
             case ForgottenRecord():
-                gone: dict[str, Any] = {"observation": "", "gate_calls": (), "decisions": (), "resumes": ()}
-                turns = [replace(turn, **gone, forgotten=True) for turn in turns]
+                gone: dict[str, Any] = {"observation": "", "gate_calls": (), "gate_durations": ()}
+                turns = [replace(turn, **gone, decisions=(), resumes=(), forgotten=True) for turn in turns]
             case _:
                 pass
     for turn in turns:
