@@ -128,6 +128,11 @@ BOUNDARIES: tuple[Boundary, ...] = (
         "Launcher.quarantine_crashes",
         "around an entity that has no actor yet: its crash quarantines it, and its callers get it",
     ),
+    Boundary(
+        "cantrip_actors/runtime/entity/beginnings.py",
+        "Beginnings._begin_once",
+        "the same around an entity that a schedule or a submission begins: it is tried again, the scheduler runs on",
+    ),
     Boundary("cantrip_actors/runtime/face/owner.py", "Owner._run", "`open` and `close` raise it in the caller's task"),
     Boundary("cantrip_actors/observe/tracing.py", "attempt", "a span processor's exception has no effect"),
     Boundary(

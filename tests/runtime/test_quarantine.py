@@ -16,7 +16,7 @@ from cantrip_actors.runtime.entity.cells import Cells
 from cantrip_actors.runtime.entity.launcher import Launcher
 from cantrip_actors.testing import Crash, Process
 from tests.loom.processes import python
-from tests.runtime.kills import attempt
+from tests.runtime.kills import attempt, intents
 from tests.runtime.spells import cantrip, done, say
 
 
@@ -354,6 +354,31 @@ async def test_a_runtime_opens_and_resumes_the_others_if_an_interrupted_entity_c
         crashing.clear()
         await anyio.sleep(700)
         assert (await runtime.get_entity(poison).episode()).result == "over"
+
+
+@pytest.mark.rule("D-011")
+async def test_a_schedule_and_a_submission_are_tried_again_if_their_entity_crashes_before_it_begins(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_cell, poison = Cells.make_cell, cantrip(scripted(slowly, record=False), name="poison")
+    is_mended = False
+
+    def make(self: Cells, its: Any, *args: Any) -> Any:
+        if its.name == "poison" and not is_mended:
+            raise ZeroDivisionError("a bug")
+        return make_cell(self, its, *args)
+
+    monkeypatch.setattr(Cells, "make_cell", make)
+    async with Runtime.open(url, cantrips=[poison, SPELL]) as runtime:
+        await runtime.schedule(poison, "tick", every=10)
+        submission = await runtime.submit("poison", "go", key="k")
+        await anyio.sleep(100)
+        assert (await runtime.cast(SPELL, "go")).result == "over"
+        is_mended = True
+        with anyio.fail_after(100):
+            assert (await submission.episode()).result == "over"
+        await anyio.sleep(50)
+        assert "tick" in [intents(runtime, header.entity_id)[0] for header in runtime.loom.headers()]
 
 
 @pytest.mark.rule("Z-11")

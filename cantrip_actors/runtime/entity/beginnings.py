@@ -34,9 +34,19 @@ from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.terms.arguments import check_choice, check_kind, check_name, check_texts
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
-from cantrip_actors.terms.errors import CantripUnknown, EntityEnded, InvalidCantrip, LoomError, NameTaken, Withdrawn
+from cantrip_actors.terms.errors import (
+    CantripError,
+    CantripUnknown,
+    EntityCrashed,
+    EntityEnded,
+    InvalidCantrip,
+    LoomError,
+    NameTaken,
+    Withdrawn,
+)
 from cantrip_actors.terms.history import History
 from cantrip_actors.terms.image import Said
+from supervisors.reasons import render_exception
 
 if TYPE_CHECKING:
     from cantrip_actors.runtime.tree import Tree
@@ -219,8 +229,16 @@ class Beginnings:
             tree.writer.cast(Release(lease))
 
     async def _begin_once(self, beginning: Beginning) -> None:
-        if not await self._has_begun(beginning.identity.entity_id):
-            await self.begin(beginning, waits=True)
+        """Begin an entity for no caller. Raises EntityCrashed for an unexpected exception before it has an actor."""
+        entity_id = beginning.identity.entity_id
+        try:
+            if not await self._has_begun(entity_id):
+                await self.begin(beginning, waits=True)
+        except CantripError:
+            raise
+        except Exception as crash:
+            text = f"{type(crash).__name__}: {render_exception(crash)}"
+            raise EntityCrashed(f"entity {entity_id} crashed before it began ({text})") from crash
 
     async def withdraw(self, entity_id: str, id: str) -> bool:
         """Remove a submission whose entity has not begun; return False if it has begun, or begins now.
