@@ -361,10 +361,12 @@ async def test_a_schedule_and_a_submission_are_tried_again_if_their_entity_crash
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_cell, poison = Cells.make_cell, cantrip(scripted(slowly, record=False), name="poison")
-    is_mended = False
+    is_mended, tries = False, 0
 
     def make(self: Cells, its: Any, *args: Any) -> Any:
+        nonlocal tries
         if its.name == "poison" and not is_mended:
+            tries += 1
             raise ZeroDivisionError("a bug")
         return make_cell(self, its, *args)
 
@@ -373,6 +375,7 @@ async def test_a_schedule_and_a_submission_are_tried_again_if_their_entity_crash
         await runtime.schedule(poison, "tick", every=10)
         submission = await runtime.submit("poison", "go", key="k")
         await anyio.sleep(100)
+        assert tries <= 8  # every 30 s, and each of the two
         assert (await runtime.cast(SPELL, "go")).result == "over"
         is_mended = True
         with anyio.fail_after(100):

@@ -124,7 +124,7 @@ class Scheduler:
         self.casts = casts
         self.queues = Queues(core, queues, casts.make_id, self.wake)
         self._failed: dict[str, float] = {}
-        """The submissions that could not begin, and when they are tried again."""
+        """The submissions and timers that could not be carried out, and when they are tried again."""
         self.actor: ActorRef[Any] = ActorRef()
         self.next = math.inf
         """The time of day when the next timer is due, or one that was set aside is retried."""
@@ -178,6 +178,7 @@ class Scheduler:
 
     def note(self, timer: Timer) -> None:
         """Handle a timer that was set. If it is due soon, send a hint to other processes."""
+        self._failed.pop(timer.id, None)
         if timer.due is not None and timer.due <= self._core.read_time_of_day() + POLL_INTERVAL * SELDOM:
             self._inboxes.notify_processes()
         if timer.due is not None and timer.due <= max(self.next, self._carried_out_until):
@@ -281,7 +282,9 @@ class Scheduler:
             await self._learn_nodes()
             mailing: list[Timer] = []
             for timer in page:
-                if timer.schedule is not None and timer.schedule.to == "cantrip":
+                if (until := self._failed.get(timer.id)) is not None:
+                    self._retry_at = min(self._retry_at, until)
+                elif timer.schedule is not None and timer.schedule.to == "cantrip":
                     if timer.id in self._casting:
                         continue
                     if delay := self._find_delay(timer.id, timer.schedule.name):
@@ -377,6 +380,8 @@ class Scheduler:
                 why = f"{type(error).__name__}: {self._core.guard.redact_error(error)}"
                 _log.warning("a timer could not be carried out", timer=timer.id, entity=timer.entity_id, error=why)
                 self._retry_at = min(self._retry_at, now + RETRY)
+                if not is_outage(error):
+                    self._failed[timer.id] = now + RETRY  # whatever else happens meanwhile
                 return
 
     # Entities
