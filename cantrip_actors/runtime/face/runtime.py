@@ -188,7 +188,7 @@ class Runtime:
         A loom may hold runs that a crash interrupted. `recover` is the treatment of these runs: "list" leaves them to
         `interrupted()`, `resume` and `abandon`; "resume" continues those whose cantrip is among `cantrips`;
         "abandon" ends them. A long-lived entity is loaded when a message is sent to it, and unloaded after
-        `passivate_after` seconds without an intent.
+        `passivate_after` seconds without an intent; on a node, after those of its `Node`.
 
         With `cantrips` the entities of earlier processes continue. A long-lived entity whose cantrip has the name of
         one of them but other content moves to it with its next intent, which the loom records. `upgrade` says
