@@ -6,15 +6,15 @@ the grace it leaves the thread behind, and reports that. Work that had not begun
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
-import anyio.from_thread
 import anyio.to_thread
 from anyio.lowlevel import RunVar, current_token
 
@@ -61,11 +61,11 @@ class _Work:
 
     async def leave(self, grace: float) -> bool:
         """Wait in the caller until work that has begun has ended; return False after `grace` seconds."""
-        ended, token = anyio.Event(), current_token()
+        ended, run_soon = anyio.Event(), get_run_soon()
 
         def notify() -> None:
             with suppress(RuntimeError):  # the event loop has ended meanwhile
-                anyio.from_thread.run_sync(ended.set, token=token)
+                run_soon(ended.set)
 
         with self._lock:
             self._is_left = True
@@ -75,6 +75,18 @@ class _Work:
         with anyio.move_on_after(grace, shield=True):
             await ended.wait()
         return ended.is_set()
+
+
+def get_run_soon() -> Callable[[Callable[[], object]], object]:
+    """Return what has the running event loop call a function, from any thread.
+
+    It does not wait for that call, which may never come: the loop may have ended. It may raise RuntimeError then.
+    """
+    loop: Any = current_token().native_token
+    run_soon: Callable[[Callable[[], object]], object] = (
+        loop.call_soon_threadsafe if isinstance(loop, asyncio.AbstractEventLoop) else loop.run_sync_soon
+    )
+    return run_soon
 
 
 async def run_to_end(work: Callable[[], T], limiter: anyio.CapacityLimiter | None = None) -> T:
