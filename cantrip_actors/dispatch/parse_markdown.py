@@ -35,7 +35,7 @@ TEMPLATE = """\
 # Dispatch: {TITLE}
 
 <!--
-What is written here is frozen when it is dispatched. Progress, status and results go to the log.
+This text is frozen when it is dispatched. Progress, status and results go to the log.
 Every {VARIABLE} has to be filled in. These rows may be added below: Decision Needed, Role (worker, loop, orchestrator),
 Intent, Type, Source, Skill Chain, Gates, Wards, Budget Cap, Supersedes, Depth (minimal, standard, full),
 Max Iterations, Review Cap, Dispatch (an id of your own); and the sections Outputs, Lessons and Steps.

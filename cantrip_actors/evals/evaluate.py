@@ -3,7 +3,7 @@
 Each trial is cast with a key made of the evaluation's name, the case and the repeat; each judgement with a key made of
 the trial's and what the judge is given. So a repeated run finds the existing answers and judgements, and asks only for
 missing ones. An attempt that failed, because a provider had no key or was down, says nothing about the cantrip: the
-next run makes another one, whose key has its number.
+next run makes another one, with its number in the key.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Answered(NamedTuple):
     rewards: dict[str, float]
     """The last reward of each sender."""
     cost: float
-    """What it and the failed attempts before it cost."""
+    """The cost of it and of the failed attempts before it."""
 
 
 class _Question(NamedTuple):

@@ -290,9 +290,9 @@ def _make_delivery(
     call: HttpCall, entity_id: str, request: Request, results: Mapping[str, Mapping[str, Any]]
 ) -> ChatDecision:
     """Return the delivery of a call that waits and has a result, with the results of later calls of its answer."""
-    name, made = partial(_name_call, entity_id), (request.entity or "", request.call or "")
-    later, own = select_later(call, *made, results, name), results[name(*made)]
-    return ChatDecision(request.id, {**own, "later": later}, is_delivery=True)
+    name, member, call_id = partial(_name_call, entity_id), request.entity or "", request.call or ""
+    later = select_later(call, member, call_id, results, name)
+    return ChatDecision(request.id, {**results[name(member, call_id)], "later": later}, is_delivery=True)
 
 
 def _read_file(url: str | None, media_type: str | None, filename: str | None) -> Any:

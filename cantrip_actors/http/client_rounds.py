@@ -115,9 +115,10 @@ async def deliver(call: HttpCall, results: Results) -> None:
     def look() -> Iterator[tuple[str, str, dict[str, Any]]]:
         for id in results:
             entity_id, call_id = split_client_id(id) or ("", "")
-            made = loom.find_call(entity_id, call_id)
-            if made is not None and made.request_id is not None and made.result is None:
-                yield id, made.request_id, select_later(call, entity_id, call_id, arguments, make_client_id)
+            client_call = loom.find_call(entity_id, call_id)
+            if client_call is None or client_call.request_id is None or client_call.result is not None:
+                continue
+            yield id, client_call.request_id, select_later(call, entity_id, call_id, arguments, make_client_id)
 
     for id, request_id, later in await call.read(lambda: list(look())):
         delivery = {**arguments[id], "later": later}
@@ -165,8 +166,8 @@ def _list_waiting(call: HttpCall, entity_id: str, tools: Mapping[str, Gate]) -> 
 def _list_calls(
     call: HttpCall, root: str, waiting: list[Request], tools: Mapping[str, Gate]
 ) -> tuple[ToolCallItem, ...]:
-    """Return the calls of one answer: for which an entity and those below it wait; one of them, if its client wants
-    one at a time.
+    """Return the client's calls for which an entity and those below it wait; only the first if the client wants one
+    call at a time.
     """
     calls = tuple(item for request in waiting for item in _list_answer_calls(call, request, tools))
     return calls[:1] if calls and find_client_additions(call, root).one_call else calls

@@ -46,7 +46,7 @@ def _read_items(call: HttpCall, id: str) -> Iterator[dict[str, Any]]:
     work = find_stored(call, id)
     exchanges = read_exchanges(call.loom, work.entity_id, sys.maxsize)
     listed = [*exchanges.recorded, *exchanges.waiting]
-    exchange = next((one for one in listed if (one.intent.key or "") == work.key), None)
+    exchange = next((each for each in listed if (each.intent.key or "") == work.key), None)
     if exchange is None:  # it was undone
         return
     can_reply = find_noted_form(call, work, work.find_outcome()) is None
@@ -61,9 +61,9 @@ def _read_results(call: HttpCall, exchange: Exchange, results: Iterable[str]) ->
     replies = {reply.request_id: reply for reply in exchange.replies}
     for id in results:
         entity_id, call_id = split_client_id(id) or ("", "")
-        made = call.loom.find_call(entity_id, call_id) if entity_id else None
-        if made is not None and made.result is not None:
-            text, images = as_text(made.result.result), made.result.images
+        client_call = call.loom.find_call(entity_id, call_id) if entity_id else None
+        if client_call is not None and client_call.result is not None:
+            text, images = as_text(client_call.result.result), client_call.result.images
             output = [*_list_parts(text, images)] if images else text
             yield {"type": "function_call_output", "call_id": id, "output": output}
         elif id in replies:

@@ -25,6 +25,7 @@ from cantrip_actors.runtime.face.runtime import Runtime
 from cantrip_actors.terms.arguments import check, check_kind, check_whole, is_number, is_text
 from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.user_code.attempt import WATCH, CodeKind
+from cantrip_actors.user_code.threads import get_run_soon
 
 T = TypeVar("T")
 
@@ -167,9 +168,8 @@ class Process:
 
     async def _live(self, program: Callable[[Process], Awaitable[T]], memories: list[MemoryStore]) -> T | None:
         """Run a program until it ends or crashes. It uses the looms in memory of the lives before it."""
-        run_soon, self._read_clock = _find_thread_safe_calls()
-        scope = anyio.CancelScope()
-        self._memories, self._end = memories, partial(run_soon, scope.cancel)
+        self._read_clock, scope = _find_clock(), anyio.CancelScope()
+        self._memories, self._end = memories, partial(get_run_soon(), scope.cancel)
         if self._crash is not None and self._crash.after is not None:
             self._deadline = scope.deadline = anyio.current_time() + self._crash.after
         watcher = WATCH.set(self._do)
@@ -295,14 +295,14 @@ class _Steps(Generator[Any, Any, T], Awaitable[T]):
         return trap
 
 
-def _find_thread_safe_calls() -> tuple[Callable[..., object], Callable[[], float]]:
-    """Return what schedules a call in the running event loop, and its clock: a store may write in a thread."""
-    loop: Any = current_token().native_token
+def _find_clock() -> Callable[[], float]:
+    """Return the clock of the running event loop. Any thread may read it: a store may write in one."""
+    loop = current_token().native_token
     if isinstance(loop, asyncio.AbstractEventLoop):
-        return loop.call_soon_threadsafe, loop.time
+        return loop.time
     from trio.lowlevel import current_clock
 
-    return loop.run_sync_soon, current_clock().current_time
+    return current_clock().current_time
 
 
 _CRASHED = "the process has crashed, because its test says so"

@@ -73,7 +73,7 @@ class TestText:
 
 
 class TestTimeAndSender:
-    async def test_what_a_person_said_three_weeks_ago_is_found_with_the_work_for_it(self):
+    async def test_an_intent_of_three_weeks_ago_is_found_by_its_sender_with_the_work_for_it(self):
         desk = Cantrip(scripted(lambda context: f"noted: {context[-1].content}"), gates=[], max_turns=3)
         async with Runtime.open("memory:") as runtime:
             entity = await runtime.ensure("desk", desk)
@@ -88,8 +88,11 @@ class TestTimeAndSender:
         def search_texts(**conditions):
             return [(hit.place, hit.excerpt) for hit in search(loom, Query(text="parcel", **conditions))]
 
-        said = "week 1: my parcel is broken"
-        assert search_texts(since=since, until=until, by="anna") == [("intent", said), ("content", f"noted: {said}")]
+        intent = "week 1: my parcel is broken"
+        assert search_texts(since=since, until=until, by="anna") == [
+            ("intent", intent),
+            ("content", f"noted: {intent}"),
+        ]
         assert len(search_texts(since=since, until=until)) == 4
         assert len(search_texts(by="anna")) == 8
         assert len(search_texts(since=until)) == 8

@@ -133,7 +133,7 @@ async def test_a_caller_gets_its_answer_at_once_when_the_companion_crashes_at_th
 
 
 class Hanging(Companion):
-    """Hangs when an episode begins, from when on it is told to."""
+    """Hangs when an episode begins, while `hangs` is set."""
 
     hangs = False
     restored: bool | None = None
@@ -146,7 +146,7 @@ class Hanging(Companion):
 
 @pytest.mark.rule("K-23", "LOOP-4")
 @pytest.mark.parametrize("how", ["interrupt", "cancel", "undo", "timeout"])
-async def test_what_ends_an_episode_at_once_cancels_a_companion_that_hangs_at_its_beginning(how: str) -> None:
+async def test_an_end_at_once_cancels_a_companion_that_hangs_at_the_beginning_of_an_episode(how: str) -> None:
     companion = Hanging()
     wards = [max_turns(3), timeout(10)] if how == "timeout" else [max_turns(3)]
     circle = Circle(["done"], wards, companion=companion)

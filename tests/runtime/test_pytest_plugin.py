@@ -93,7 +93,7 @@ def test_a_runtime_in_a_test_that_no_plugin_runs_is_refused_with_the_mark_that_i
         async def test_without_a_mark(runtime):
             pass
 
-        def test_that_is_not_async(runtime):
+        def test_without_async(runtime):
             pass
     """)
     result = run(pytester, "-p", "no:asyncio")

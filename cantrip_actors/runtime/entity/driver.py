@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar, TypeVar
 
 import anyio
 
@@ -52,6 +52,8 @@ from cantrip_actors.terms.errors import LoomError
 from cantrip_actors.terms.outcome import EndReason, Outcome
 from supervisors import Actor, Crash, Died, ExitReason, Shutdown, Stop
 from supervisors.reasons import render_exception
+
+T = TypeVar("T")
 
 
 class EntityActor(Actor):
@@ -244,14 +246,14 @@ class EntityActor(Actor):
     async def _work(self, action: Action) -> None:
         """Perform actions until the episode ends, or one is cut short."""
         while type(action) is not Finish:
-            event: Event = await self._perform(partial(self._performer.perform, action))
+            event = await self._perform(partial(self._performer.perform, action))
             if self._scope.cancel_called:
                 self._event = event
                 return
             action = self._action = await self._take_step(event)
         await self._finish(action.outcome)
 
-    async def _perform(self, work: Callable[[], Awaitable[Any]]) -> Any:
+    async def _perform(self, work: Callable[[], Awaitable[T]]) -> T:
         deadline = self._cell.deadline
         self._is_performing = True
         try:

@@ -488,8 +488,8 @@ class Entity(Generic[Answer_co]):
         elif not await tree.in_store(lambda: self._is_continued() or self._is_gone()):
             raise EntityInterrupted(self._id)
         async with tree.questions.mark_waiting(self._id):
-            taken = await self._post_control("compact", {"instructions": instructions}, key=key, by=by)
-            return await self._wait_until_taken(taken)
+            mail_key = await self._post_control("compact", {"instructions": instructions}, key=key, by=by)
+            return await self._wait_until_taken(mail_key)
 
     async def _wait_until_taken(self, key: str) -> bool:
         """Wait until a record has taken control mail; return whether it was carried out, and not refused."""
