@@ -193,8 +193,7 @@ async def _run_worker(
         if not quiet:
             output.print_note(f"{node.name} works on {render_url(loom)}")
         sys.stderr.flush()
-        if not early:
-            await runtime.serve()
+        await runtime.serve(early=early)
         tasks.cancel_scope.cancel()
 
 

@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors import Runtime
+from cantrip_actors import Node, Runtime
 from cantrip_actors.cluster.manifests import ENGINES, QUERY, manifest
 from cantrip_actors.cluster.scaling import SETTLED, FleetSize, advance, workers_for
 from cantrip_actors.recipes import load_recipe
@@ -151,6 +151,13 @@ def test_the_command_of_a_manifest_joins_and_drains(engine: str, tmp_path: Path)
         assert worker.wait(20) == 0
     finally:
         worker.kill()
+
+
+@pytest.mark.rule("N-82")
+async def test_a_node_that_got_a_signal_before_it_serves_drains_at_once(tmp_path: Path) -> None:
+    async with Runtime.open(f"sqlite:{tmp_path / 'loom.db'}", node=Node("host")) as runtime:
+        with anyio.fail_after(60):
+            await runtime.serve(early=[signal.SIGTERM])
 
 
 async def _joined(loom: str) -> None:

@@ -453,17 +453,19 @@ class Runtime:
             )
         return await self._tree.drain(grace)
 
-    async def serve(self) -> None:
+    async def serve(self, *, early: Sequence[int] = ()) -> None:
         """Serve as a node until SIGTERM, SIGINT, SIGHUP or `cluster.drain`, then drain; return when that is done.
 
-        A second signal returns at once. Raises RuntimeClosed if the runtime has no `node` or is not open.
+        A second signal returns at once. `early` is a list to which a handler of the program adds the signals that
+        arrive before this method has its own: with such a signal, the node drains at once. Raises RuntimeClosed if the
+        runtime has no `node` or is not open.
         """
         self._check_not_tenant("serving")
         self._tree.check_open()
         membership = self._tree.membership
         if membership is None:
             raise RuntimeClosed("serve: expected a runtime that has joined: Runtime.open(…, node=Node(…))")
-        await serve(membership, self.drain)
+        await serve(membership, self.drain, early)
 
     # Casting
 

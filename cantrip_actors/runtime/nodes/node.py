@@ -250,12 +250,17 @@ async def cancel_at_signal(scope: anyio.CancelScope) -> None:
             return
 
 
-async def serve(membership: Membership, drain: Callable[[], Awaitable[object]]) -> None:
-    """Wait for a signal or a request to drain; then drain, until that is done or another signal arrives."""
+async def serve(membership: Membership, drain: Callable[[], Awaitable[object]], early: Sequence[int]) -> None:
+    """Wait for a signal or a request to drain; then drain, until that is done or another signal arrives.
+
+    `early` has the signals that arrived before this listens.
+    """
     signalled, signalled_again = anyio.Event(), anyio.Event()
 
     async def listen(*, task_status: anyio.abc.TaskStatus[None]) -> None:
         with anyio.open_signal_receiver(*list_ending_signals()) as signals:
+            if early:  # a signal that it does not have by now comes to this receiver
+                signalled.set()
             task_status.started()
             async for _ in signals:
                 (signalled_again if signalled.is_set() else signalled).set()
