@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 import pytest
@@ -200,6 +200,27 @@ def test_a_long_read_of_one_thread_delays_no_other_reader(store):
     assert store.life("f") is not None
     may_end.set()
     thread.join()
+
+
+def test_the_log_is_emptied_although_another_connection_copies_it_meanwhile(path, store):
+    stop = threading.Event()
+
+    def copy():
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            while not stop.is_set():
+                other.execute("pragma wal_checkpoint(passive)").fetchone()
+
+    threads = [threading.Thread(target=copy) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(50):
+            store.scrub()
+            assert path.with_name(f"{path.name}-wal").stat().st_size == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_waiting_for_readers_ends_soon_when_the_log_is_emptied(path, store, monkeypatch):

@@ -553,16 +553,18 @@ class SqliteStore(TableStore):
             writer = self._get_connection()
             try:
                 wait_for_lock(lambda: writer.execute("vacuum"), writer, PATIENCE)
-                writer.execute(f"pragma busy_timeout = {READERS_PATIENCE * 1000:.0f}")
-                (is_read, _, _) = writer.execute("pragma wal_checkpoint(truncate)").fetchone()
-                forbid_waiting(writer)
+                deadline = time.monotonic() + READERS_PATIENCE
+                while is_used := writer.execute("pragma wal_checkpoint(truncate)").fetchone()[0]:
+                    if time.monotonic() > deadline:
+                        break
+                    time.sleep(0.01)  # SQLite waits for readers, but not for the checkpoint of another connection
             except sqlite3.Error as error:
                 self._fail("cannot rewrite", error)
             self._seen = -1
-        if is_read:
+        if is_used:
             raise LoomError(
                 f"{self.path}: the content is forgotten, but its bytes are still in the write-ahead log, because it "
-                f"has been read for {READERS_PATIENCE:g} s. Do the same again later"
+                f"has been used for {READERS_PATIENCE:g} s. Do the same again later"
             )
 
     def copy_to(self, target: Path) -> None:
