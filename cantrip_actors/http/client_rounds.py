@@ -105,8 +105,9 @@ async def _find_pause(call: HttpCall, work: Work, tools: Mapping[str, Gate], *, 
             await news.wait()
 
 
-async def deliver(call: HttpCall, results: Results) -> None:
-    """Deliver the results for which entities have come to wait; those of later calls come with the first one.
+async def deliver(call: HttpCall, results: Results, memo: Any) -> None:
+    """Deliver the results for which entities have come to wait, with a memo; those of later calls come with the first
+    one.
 
     Raises AlreadyDecided for a call that has another result.
     """
@@ -121,7 +122,7 @@ async def deliver(call: HttpCall, results: Results) -> None:
             yield id, client_call.request_id, select_later(call, entity_id, call_id, arguments, make_client_id)
 
     for id, request_id, later in await call.read(lambda: list(look())):
-        delivery = {**arguments[id], "later": later}
+        delivery = {**arguments[id], "later": later, "memo": memo}
         await call.runtime.deliver(request_id, **delivery, by=who.name, door=who.sender, key=id)
 
 
@@ -270,6 +271,11 @@ def make_unknown_call(param: str, id: str) -> Problem:
 def make_round_key(results: Iterable[str]) -> str:
     """Return a key of the results of these calls, which is the same if the client sends them again."""
     return blake2b(" ".join(sorted(results)).encode(), digest_size=8).hexdigest()
+
+
+def name_steering(round_key: str) -> str:
+    """Return the key of the message that a client sends with the results of a round."""
+    return f"round {round_key}"
 
 
 async def load(call: HttpCall, entity: Entity, changed: Cantrip | None) -> None:

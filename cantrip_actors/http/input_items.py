@@ -9,8 +9,9 @@ from typing import Any
 from cantrip_actors import File, Image
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.calls import HttpCall, JsonAnswer
+from cantrip_actors.http.client_rounds import name_steering
 from cantrip_actors.http.episode_tools import CALL, split_client_id
-from cantrip_actors.http.past_answers import read_past_answers
+from cantrip_actors.http.past_answers import PastAnswer, read_past_answers
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.stored_items import find_noted_form, find_stored, get_round_key, read_settings
 from cantrip_actors.loom.export.chat import split_parts
@@ -49,17 +50,19 @@ def _read_items(call: HttpCall, id: str) -> Iterator[dict[str, Any]]:
     exchange = next((each for each in listed if (each.intent.key or "") == work.key), None)
     if exchange is None:  # it was undone
         return
-    can_reply = find_noted_form(call, work, work.find_outcome()) is None
+    can_reply = find_noted_form(call, work, work.note, work.find_outcome()) is None
     before = read_past_answers(call, work.entity_id, work.key, get_round_key(id), can_reply=can_reply).before
-    parts = _read_results(call, exchange, before[-1].results) if before else _read_intent(exchange)
+    parts = _read_continuation(call, exchange, before[-1]) if before else _read_intent(exchange)
     for number, item in enumerate(parts):
         yield {"id": f"{item['type'].partition('_')[0]}_in_{id}_{number}", **item, "status": "completed"}
 
 
-def _read_results(call: HttpCall, exchange: Exchange, results: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """Yield the results of calls with which a client continued an episode, or its reply to an utterance."""
+def _read_continuation(call: HttpCall, exchange: Exchange, answer: PastAnswer) -> Iterator[dict[str, Any]]:
+    """Yield the results of calls with which a client continued an earlier answer, or its reply to an utterance; and
+    the message that it sent with them.
+    """
     replies = {reply.request_id: reply for reply in exchange.replies}
-    for id in results:
+    for id in answer.results:
         entity_id, call_id = split_client_id(id) or ("", "")
         client_call = call.loom.find_call(entity_id, call_id) if entity_id else None
         if client_call is not None and client_call.result is not None:
@@ -68,6 +71,9 @@ def _read_results(call: HttpCall, exchange: Exchange, results: Iterable[str]) ->
             yield {"type": "function_call_output", "call_id": id, "output": output}
         elif id in replies:
             yield _make_message("user", _list_parts(replies[id].text, replies[id].files))
+    for steered in exchange.steered:
+        if steered.key == name_steering(answer.key):
+            yield _make_message("user", _list_parts(steered.text, steered.images))
 
 
 def _read_intent(exchange: Exchange) -> Iterator[dict[str, Any]]:

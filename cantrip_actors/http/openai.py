@@ -21,7 +21,7 @@ import anyio
 import orjson
 from starlette.responses import Response
 
-from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, UnfinishedWork, Work
+from cantrip_actors import Cantrip, CantripError, Entity, EntityEnded, Gate, Held, UnfinishedWork, Work
 from cantrip_actors.http import openai_models as models
 from cantrip_actors.http.answer_form import AnswerForm, ClientTool, find_form, is_endless, make_form, write_note
 from cantrip_actors.http.calls import REPLAYED, HttpCall, JsonAnswer, json_response
@@ -38,6 +38,7 @@ from cantrip_actors.http.client_rounds import (
     make_round_key,
     may_reply,
     measure,
+    name_steering,
     read_last_words,
     read_pause,
     rest,
@@ -64,6 +65,7 @@ from cantrip_actors.http.stored_items import (
     ROUND,
     SETTINGS,
     find_intent,
+    find_memo,
     find_noted_form,
     find_previous_id,
     find_response,
@@ -78,6 +80,7 @@ from cantrip_actors.http.table import ApiRoute
 from cantrip_actors.observe import FellBehind, UpsertSubscription
 from cantrip_actors.observe.readers import count_reader
 from cantrip_actors.runtime.face.work import MailState
+from cantrip_actors.runtime.mail.inboxes import POLL_INTERVAL
 from cantrip_actors.runtime.people.utterances import find_newest_work, reply
 from cantrip_actors.terms.outcome import Outcome
 from cantrip_actors.user_code.threads import run_for_client
@@ -366,7 +369,7 @@ async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_in
 
     Raises Problem 403.
     """
-    run = await reply_to_entity(call, entity, chat_input)
+    run = await reply_to_entity(call, target, entity, chat_input)
     if run is not None:
         return run
     history = await call.read(partial(_find_news, call, entity.id, chat_input.history, is_whole=True))
@@ -376,7 +379,7 @@ async def send_to_named(call: HttpCall, target: _Target, entity: Entity, chat_in
     return await send_intent(call, entity, post)
 
 
-async def reply_to_entity(call: HttpCall, entity: Entity, chat_input: ChatInput) -> _Run | None:
+async def reply_to_entity(call: HttpCall, target: _Target, entity: Entity, chat_input: ChatInput) -> _Run | None:
     """Give an entity that waits for the reply of a person the newest message as the reply; None if it does not wait.
 
     Raises Problem 403.
@@ -385,7 +388,8 @@ async def reply_to_entity(call: HttpCall, entity: Entity, chat_input: ChatInput)
         return None
     check_scope(call.token, "send")
     who, outputs = call.token, call.service.growth.subscribe(entity.id, snapshot=False)
-    replied = await reply(call.runtime, entity.id, chat_input.intent, by=who.name, door=who.sender, key=call.key)
+    given: dict[str, Any] = {"by": who.name, "door": who.sender, "key": call.key, "memo": _write_note(call, target)}
+    replied = await reply(call.runtime, entity.id, chat_input.intent, **given)
     if replied is None:
         outputs.close()
         return None
@@ -450,8 +454,8 @@ async def continue_calls(call: HttpCall, target: _Target, chat_input: ChatInput,
     if news:
         contents = (past["content"] for past in news)
         parts = [part for content in contents for part in (content if isinstance(content, list) else [content])]
-        await entity.steer(parts, key=f"round {make_round_key(chat_input.results)}", by=call.token.sender)
-    await deliver(call, chat_input.results)
+        await entity.steer(parts, key=name_steering(make_round_key(chat_input.results)), by=call.token.sender)
+    await deliver(call, chat_input.results, _write_note(call, target))
     work = await call.read(lambda: call.runtime.receipt(entity, key)) if key else entity.work
     return _Run(work, outputs, tools, chat_input.results, has_begun=True)
 
@@ -635,7 +639,7 @@ async def _continue(call: HttpCall, target: _Target, chat_input: ChatInput) -> _
     if previous is not None:
         work = await call.read(lambda: find_response(call, previous))
         is_working = await call.read(lambda: work.state == "working")
-        if is_working and (run := await reply_to_entity(call, work.entity, chat_input)) is not None:
+        if is_working and (run := await reply_to_entity(call, target, work.entity, chat_input)) is not None:
             return run
         if is_working and await call.read(partial(has_asked_person, call, work)):
             return await continue_wait(call, target, work.id, "previous_response_id")
@@ -673,21 +677,21 @@ async def _answer_response(call: HttpCall) -> JsonAnswer:
 def _read_response(call: HttpCall, id: str) -> dict[str, Any]:
     work = find_stored(call, id)
     header, intent = call.runtime.shown_loom.header(work.entity_id), find_intent(call, work)
-    model, settings = header.cantrip_name or header.cantrip_id, read_settings(work.note)
-    outcome = work.find_outcome(redacted=True)
-    form = find_noted_form(call, work, outcome)
-    past = read_past_answers(call, work.entity_id, work.key, get_round_key(id), can_reply=form is None)
+    model, first_note, outcome = header.cantrip_name or header.cantrip_id, work.note, work.find_outcome(redacted=True)
+    can_reply = find_noted_form(call, work, first_note, outcome) is None
+    past = read_past_answers(call, work.entity_id, work.key, get_round_key(id), can_reply=can_reply)
     begun = _parse_seconds(header.at if intent is None else intent.at)
     created = int(past.before[-1].at) if past.before else begun
-    is_first = settings and not past.before
-    previous = settings.get("previous_response_id") if is_first else find_previous_id(call, work, past)
+    note = find_memo(call, past.before[-1]) if past.before else first_note
+    form, settings = find_noted_form(call, work, note, outcome), read_settings(note)
+    previous = settings.get("previous_response_id") if settings else find_previous_id(call, work, past)
     encoder = ResponseEncoder(id, model, created, previous, form, settings=settings)
     if past.after:
         shown = encoder.build(past.after[0].rest)
     elif outcome is not None:
         usage = past.usage if past.before else outcome.subtree_usage
         shown = encoder.build(_apply_form(form, replace(outcome, subtree_usage=usage)))
-    elif (pause := read_pause(call, work, can_reply=form is None)) is not None:
+    elif (pause := read_pause(call, work, can_reply=can_reply)) is not None:
         shown = encoder.build(_describe_pause(call, work, pause))
     else:
         shown = encoder.describe(_STATUSES[work.state])
@@ -714,8 +718,13 @@ async def delete_response(call: HttpCall) -> JsonAnswer:
     if await call.read(has_others):
         text = "a response is deleted with its entity, and this one has a name or further responses: delete the content"
         raise Problem(409, "conflict", f"{text} of the entity {entity_id} with `cantrip loom forget`")
-    await work.entity.stop("its response was deleted", by=call.token.sender)
-    await call.runtime.forget(entity_id, by=call.token.sender, why="its response was deleted")
+    why, by = "its response was deleted", call.token.sender
+    await work.entity.stop(why, by=by)
+    while not await call.read(partial(call.runtime.loom.is_forgotten, entity_id)):
+        try:
+            await call.runtime.forget(entity_id, by=by, why=why)
+        except Held:  # by another request, to another server, that erases it
+            await anyio.sleep(POLL_INTERVAL)
     return JsonAnswer({"id": call.path["id"], "object": "response", "deleted": True})
 
 

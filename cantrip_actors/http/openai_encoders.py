@@ -299,10 +299,10 @@ class ResponseEncoder(EpisodeEncoder):
             "instructions": None,
             "metadata": {},
             "parallel_tool_calls": True,
-            "text": {"format": (self.form and self.form.format) or {"type": "text"}},
             "tool_choice": "auto",
             "tools": [],
             **self._settings,
+            "text": {"format": (self.form and self.form.format) or {"type": "text"}, **self._settings.get("text", {})},
             "previous_response_id": self._previous,
             "usage": None if outcome is None else _count_response_usage(outcome.subtree_usage),
         }

@@ -29,6 +29,7 @@ class TextSetting(Lenient):
     """How the text of a response is formed."""
 
     format: AnswerFormat | None = None
+    verbosity: str | None = None
 
 
 class _Shared(Lenient):

@@ -78,9 +78,18 @@ def _make_id(work_id: str, rounds: Sequence[PastAnswer]) -> str:
     return f"{ID}{work_id}{ROUND}{rounds[-1].key}" if rounds else f"{ID}{work_id}"
 
 
-def find_noted_form(call: HttpCall, work: Work, outcome: Outcome | None) -> AnswerForm | None:
-    """Return the form of answer that the client asked for with a response, if it asked for one. Reads the loom."""
-    note = work.note
+def find_memo(call: HttpCall, answer: PastAnswer) -> Any:
+    """Return the note of the request that continued an earlier answer, with results or a reply; None if it had none.
+
+    Reads the loom.
+    """
+    ids = (split_client_id(id) or (id.partition(":")[0], id.split(":")[2]) for id in answer.results)
+    calls = (call.runtime.shown_loom.find_call(*names) for names in ids)
+    return next((made.memo for made in calls if made is not None and made.memo is not None), None)
+
+
+def find_noted_form(call: HttpCall, work: Work, note: Any, outcome: Outcome | None) -> AnswerForm | None:
+    """Return the form of answer that the note of a request says, if the client asked for one. Reads the loom."""
     if note is None:
         return None
     loom, last = call.runtime.loom, None if outcome is None else outcome.last_turn
@@ -104,11 +113,13 @@ def write_settings(body: ResponseBody) -> dict[str, Any]:
     ]
     if isinstance(body.tool_choice, dict):
         settings["tool_choice"] = {"type": "function", "name": get_function(body.tool_choice).get("name")}
+    if body.text is not None and body.text.verbosity is not None:
+        settings["text"] = {"verbosity": body.text.verbosity}
     return settings
 
 
 def read_settings(note: Any) -> Mapping[str, Any]:
-    """Return the settings of the note of an intent; empty for one that no request for a response has written."""
+    """Return the settings in the note of a request; empty for one that no request for a response has written."""
     settings = note.get(SETTINGS) if isinstance(note, Mapping) else None
     return settings if isinstance(settings, Mapping) else {}
 

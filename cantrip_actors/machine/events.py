@@ -129,6 +129,7 @@ class Decide(NamedTuple):
     door: str = ""
     images: tuple[File, ...] = NO_IMAGES
     later: Mapping[str, Any] | None = None
+    memo: Any = None
 
 
 class ChildOutcome(NamedTuple):

@@ -64,8 +64,8 @@ def _read_message(mail: Mail, episode: int | None, request: str | None) -> MailE
                 return Void("the request that it was meant for is not open")
             by, note, args = str(body.get("by", "")), str(body.get("note", "")), body.get("args")
             door, remember = str(body.get("door", "")), body.get("remember") is True
-            answer, later = body.get("answer"), body.get("later")
-            return Decide(decision, by, note, args, answer, remember, key, sender, door, mail.images, later)
+            answer, later, memo = body.get("answer"), body.get("later"), body.get("memo")
+            return Decide(decision, by, note, args, answer, remember, key, sender, door, mail.images, later, memo)
         case "stop", {"reason": str(detail)}:
             return Stopped("timeout" if "timeout_of" in body else "cancelled", detail, key, sender)
         case _:

@@ -302,7 +302,7 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     `decision` and an `answer`, with the number of its `images`, which come after the others in `images`. With
     `remember` the decision holds for later calls of the gate by this entity for which the condition says the same.
     `key` and `sender` are those of the mail that this record takes. `door` is the door that the decision came through
-    (`door.py`).
+    (`door.py`). `memo` is JSON that the sender keeps with the decision for itself: it is in no context.
     """
 
     entity_id: str
@@ -322,6 +322,7 @@ class Decided(_Record, frozen=True, kw_only=True, tag="decided"):
     """That of the request."""
     images: tuple[File, ...] = NO_IMAGES
     later: Mapping[str, Any] | None = None
+    memo: Any = None
 
     def split(self) -> dict[str, Decided]:
         """Return the decisions about this call and about later ones, by their ids."""

@@ -10,10 +10,11 @@ import pytest
 from openai.pagination import SyncCursorPage
 from openai.types.responses import Response, ResponseItem
 
-from tests.http.serving import Served, echo, in_process, token
+from tests.http.serving import Served, echo, in_process, served, token
 from tests.http.test_client_tools import FLAT
 from tests.http.test_past_answers import Conversation, acting, look, read_data
 from tests.http.test_person import interview
+from tests.loom import postgres
 from tests.pictures import png
 
 pytestmark = pytest.mark.rule("W-21")
@@ -85,6 +86,26 @@ async def test_a_response_of_an_entity_names_the_model_and_the_time_of_its_own_r
         assert stored["created_at"] == int(datetime.fromisoformat(intent.at).timestamp())
 
 
+async def test_a_response_repeats_the_settings_of_its_own_request_also_if_that_continued_another_one(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:{tmp_path / 'loom'}"
+    cantrips = [acting({"go": [look("Oslo"), look("Rome"), "It snows."]}), interview()]
+    answered: list[dict[str, Any]] = []
+    async with in_process(cantrips, url=url) as on:
+        for model, contents in (("acting", ["go", None, None]), ("interview", ["Go.", "Anna", "blue"])):
+            talk = Conversation(on, model)
+            for number, content in enumerate(contents):
+                text = {"verbosity": ["low", "medium", "high"][number]}
+                talk.more = {"metadata": {"number": str(number)}, "temperature": number / 10, "text": text}
+                answered.append(await (talk.answer() if content is None else talk.post(content)))
+                assert answered[-1]["text"] == {"format": {"type": "text"}, **text}
+    async with in_process(cantrips, url=url) as other:
+        for response in answered:
+            stored = await other.get(f"/v1/responses/{response['id']}")
+            assert stored == {**response, "created_at": stored["created_at"]}
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("metadata", {"a": 1}), ("temperature", "hot"), ("reasoning", "low"), ("store", "yes")]
 )
@@ -149,6 +170,44 @@ async def test_the_input_items_of_a_continued_response_are_the_results_or_the_re
         for text in ("Go.", "Anna", "blue"):
             response = await asked.post(text)
             assert [item["content"][0]["text"] for item in await list_items(on, response["id"])] == [text]
+
+
+async def test_the_input_items_of_a_continued_response_have_the_message_that_was_sent_with_the_results() -> None:
+    picture = "data:image/png;base64," + base64.b64encode(png(2, 2)).decode()
+    async with in_process([acting({"go": [look("Oslo")], "Be quick.": ["It snows."]})]) as on:
+        talk = Conversation(on)
+        first = await talk.post("go")
+        result = {"type": "function_call_output", "call_id": first["output"][0]["call_id"], "output": "snow"}
+        parts = [{"type": "input_text", "text": "Be quick."}, {"type": "input_image", "image_url": picture}]
+        last = await talk.post([result, {"role": "user", "content": parts}])
+        listed = await list_items(on, last["id"])
+        assert [item["type"] for item in listed] == ["function_call_output", "message"]
+        assert [part.get("text", part.get("image_url")) for part in listed[1]["content"]] == ["Be quick.", picture]
+        assert [item["type"] for item in await list_items(on, first["id"])] == ["message"]
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_each_of_several_deletions_of_one_response_at_two_servers_says_that_it_is_gone(
+    tmp_path: Path, kind: str
+) -> None:
+    url = postgres.fresh() if kind == "postgres" else f"sqlite:{tmp_path / 'loom'}"
+    codes: list[int] = []
+
+    async def delete(on: Served, id: str) -> None:
+        codes.append((await on.ask("DELETE", f"/v1/responses/{id}")).status_code)
+
+    async with served(url=url) as on, served(url=url) as other:
+        for _ in range(3):
+            made = await on.post("/v1/responses", {"model": "echo", "input": "hello"}, 200)
+            async with anyio.create_task_group() as tasks:
+                for number in range(8):
+                    tasks.start_soon(delete, (on, other)[number % 2], made["id"])
+            assert set(codes) <= {200, 404}
+            assert 200 in codes
+            codes.clear()
+            await delete(other, made["id"])
+            assert codes.pop() == 404
 
 
 async def test_a_response_that_is_deleted_is_gone_with_its_content() -> None:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import NamedTuple
 
 from cantrip_actors.loom.reading.view import Loom
-from cantrip_actors.machine.project import as_answer, as_intent, cut_intents
-from cantrip_actors.records.records import IntentGiven, Record
+from cantrip_actors.machine.project import as_answer, as_intent, as_steered, cut_intents
+from cantrip_actors.records.records import IntentGiven, Record, Steered
 from cantrip_actors.stream.events import (
     DecidedEvent,
     EntityEndedEvent,
@@ -33,11 +33,12 @@ class PersonReply(NamedTuple):
 
 @dataclass(slots=True)
 class Exchange:
-    """An intent, the events of its episode, and the replies to what the entity said in it."""
+    """An intent, the events of its episode, the replies to its utterances, and the messages between its turns."""
 
     intent: IntentGiven
     events: list[EntityEvent] = field(default_factory=list)
     replies: list[PersonReply] = field(default_factory=list)
+    steered: list[Steered] = field(default_factory=list)
     open_utterance: str | None = None
     """The id of the request for the reply that the entity waits for."""
     is_over: bool = False
@@ -53,6 +54,8 @@ class Exchange:
                 self.replies.append(reply)
         elif isinstance(event, EpisodeEndedEvent | EntityEndedEvent):
             self.is_over = True
+        elif (steered := as_steered(record)) is not None:
+            self.steered.append(steered)
         self.events.append(event)
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from cantrip_actors.machine.project.record import as_forgotten as as_forgotten
     from cantrip_actors.machine.project.record import as_header as as_header
     from cantrip_actors.machine.project.record import as_intent as as_intent
+    from cantrip_actors.machine.project.record import as_steered as as_steered
     from cantrip_actors.machine.project.record import begin_standing as begin_standing
     from cantrip_actors.machine.project.record import compute_life as compute_life
     from cantrip_actors.machine.project.record import get_committed_turn as get_committed_turn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cantrip_actors.records.records import Decided, GateFinished, IntentGiven, Record, Requested, Steered, Utterance
 from cantrip_actors.terms.messages import NO_USAGE, Usage
@@ -22,13 +22,14 @@ class Round(NamedTuple):
 
 
 class ClientCall(NamedTuple):
-    """A call of a gate: the answer of the crystal that made it, None for one that a program made; its result, and the
-    id of the request for it.
+    """A call of a gate: the answer of the crystal that made it, None for one that a program made; its result, the id of
+    the request for it, and the memo of the decision.
     """
 
     utterance: Utterance | None = None
     result: GateFinished | None = None
     request_id: str | None = None
+    memo: Any = None
 
 
 def cut_round(records: Sequence[Record]) -> Sequence[Record]:
@@ -62,6 +63,8 @@ def find_client_call(records: Iterable[Record], call_id: str) -> ClientCall | No
                 found = ClientCall(record)
             case Requested() if record.tool_call_id == call_id:
                 found = (found or ClientCall())._replace(request_id=record.id)
+            case Decided() if record.tool_call_id == call_id:
+                found = (found or ClientCall())._replace(memo=record.memo)
             case GateFinished() if record.tool_call_id == call_id:
                 found = (found or ClientCall())._replace(result=record)
             case _:

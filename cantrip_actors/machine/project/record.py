@@ -159,6 +159,11 @@ def as_intent(record: Record) -> IntentGiven | None:
     return record if type(record) is IntentGiven else None
 
 
+def as_steered(record: Record) -> Steered | None:
+    """Return the record if it is a message between two turns, else None."""
+    return record if type(record) is Steered else None
+
+
 def is_for_lease_holder(record: Record) -> bool:
     """Return whether only the holder of the lease may append the record.
 

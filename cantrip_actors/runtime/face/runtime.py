@@ -1055,6 +1055,7 @@ class Runtime:
         remember: Remember = "once",
         door: str = "",
         key: str | None = None,
+        memo: Any = None,
     ) -> bool:
         """Decide a request: allow or deny a call, or answer a question. The decision is durable when this returns.
 
@@ -1065,7 +1066,8 @@ class Runtime:
         calls of that gate by that entity for which the condition of `ask_first` says the same.
 
         `door` is the evidence for `by`: "terminal:<login>", "editor:<login>", "mcp:<login>", "token:<name>", or "" for
-        a program that has no authentication. It is in the record, in `loom show` and in exports.
+        a program that has no authentication. It is in the record, in `loom show` and in exports. `memo` is JSON that
+        you keep with the decision for yourself: no crystal sees it.
 
         The same decision with the same `key` may be sent again: it counts once, and this returns True, that it repeats
         an earlier one. It returns False for the first.
@@ -1085,6 +1087,7 @@ class Runtime:
             remember=remember,
             door=door,
             key=key,
+            memo=memo,
             tenant=self._tenant,
         )
 
@@ -1098,6 +1101,7 @@ class Runtime:
         by: str = "program",
         door: str = "",
         key: str | None = None,
+        memo: Any = None,
     ) -> bool:
         """Deliver the result of a deferred call, `@gate(deferred=True)`. It is durable when this returns.
 
@@ -1105,8 +1109,8 @@ class Runtime:
         or not it knows the entity's cantrip. `result` is any value that a gate may return: a JSON value, a dataclass, a
         pydantic model, an image. With `error`, a text, the entity observes a failed call instead. `later` has the
         results of later calls of the same answer of the crystal, by the ids of the calls, each as `{"result": …}` or
-        `{"error": "…"}`: the entity does not wait for these. `by`, `door`, `key` and the returned value are as in
-        `decide`.
+        `{"error": "…"}`: the entity does not wait for these. `by`, `door`, `key`, `memo` and the returned value are
+        as in `decide`.
 
         Raises UnknownRequest; AlreadyDecided, with the first delivery, for a call that has a result or has expired;
         InvalidDecision for a call that is not deferred and for an invalid result; InboxFull, LoomError, RuntimeClosed.
@@ -1114,7 +1118,7 @@ class Runtime:
         check_texts(InvalidDecision, call_id=call_id, door=door)
         self._tree.check_open()
         return await self._tree.requests.deliver(
-            call_id, result, error=error, later=later, by=by, door=door, key=key, tenant=self._tenant
+            call_id, result, error=error, later=later, by=by, door=door, key=key, memo=memo, tenant=self._tenant
         )
 
     def add_request_source(self, source: RequestSource) -> None:

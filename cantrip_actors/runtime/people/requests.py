@@ -287,6 +287,7 @@ class Requests:
         remember: Remember = "once",
         door: str = "",
         key: str | None = None,
+        memo: Any = None,
         tenant: str | None = None,
     ) -> bool:
         """Decide a request of any tenant, or of one. See `Runtime.decide`."""
@@ -302,7 +303,7 @@ class Requests:
         if await self._settle_elicitation(request_id, tenant, decision, answer, args, remember, by, door):
             return False
         args = read_arguments(args) if isinstance(args, Mapping) else args
-        who = self._describe_author(by, note, door, key)
+        who = self._describe_author(by, note, door, key, memo)
         body: dict[str, Any] = {"request": request_id, "decision": decision or "answer", **who}
         body |= {} if args is None else {"args": dict(args) if isinstance(args, Mapping) else args}
         body |= {"answer": answer} if decision is None else {}
@@ -329,6 +330,7 @@ class Requests:
         by: str,
         door: str = "",
         key: str | None = None,
+        memo: Any = None,
         tenant: str | None = None,
     ) -> bool:
         """Deliver the result of a deferred call of any tenant, or of one. See `Runtime.deliver`."""
@@ -341,7 +343,7 @@ class Requests:
             images += more
         entity_id = call_id.partition(":")[0]
         request_id = await self._core.in_store(lambda: find_delivery(self._core.store.records(entity_id), call_id))
-        who = self._describe_author(by, "", door, key)
+        who = self._describe_author(by, "", door, key, memo)
         body = {"request": request_id, "decision": decision, "answer": answer, **who}
         body |= {"later": following} if following else {}
         make_mail = partial(self._make_mail, request_id, body, images)
@@ -354,9 +356,10 @@ class Requests:
             )
         return not await self._post(request_id, make_mail)
 
-    def _describe_author(self, by: str, note: str, door: str, key: str | None) -> dict[str, str]:
+    def _describe_author(self, by: str, note: str, door: str, key: str | None, memo: Any) -> dict[str, Any]:
         no = self._core.make_moment().fresh if key is None else key  # two decisions are never the same mail
-        return {"by": by, "note": note, "no": no, **({"door": door} if door else {})}
+        more = {"door": door or None, "memo": memo}
+        return {"by": by, "note": note, "no": no, **{name: value for name, value in more.items() if value is not None}}
 
     async def _find_open(
         self, request_id: str, make_mail: Callable[[], Mail], tenant: str | None, *, may_repeat: bool

@@ -56,17 +56,19 @@ async def reply(
     by: str,
     door: str = "",
     key: str | None = None,
+    memo: Any = None,
     with_children: bool = True,
 ) -> str | None:
     """Give a message to an entity as the reply to the utterance that waits for one; return the id of the request.
 
     Return None if none waits: then the message is an intent. A message is a text, or a list of texts, images and files.
-    With a `key` it may be sent again: that replies to nothing else. Raises InvalidDecision, LoomError.
+    With a `key` it may be sent again: that replies to nothing else. `memo` is as for `decide`.
+    Raises InvalidDecision, LoomError.
     """
     before = None if key is None else await runtime.read(partial(find_last_reply, runtime, entity_id))
     if before is not None:
         try:
-            await runtime.decide(before, answer=message, by=by, door=door, key=key)
+            await runtime.decide(before, answer=message, by=by, door=door, key=key, memo=memo)
         except AlreadyDecided:  # with another key: this message is a new one
             pass
         else:
@@ -74,7 +76,7 @@ async def reply(
     find = partial(find_utterance, runtime, entity_id, with_children=with_children)
     while (request := await runtime.read(find)) is not None:
         try:
-            await runtime.decide(request.id, answer=message, by=by, door=door, key=key)
+            await runtime.decide(request.id, answer=message, by=by, door=door, key=key, memo=memo)
         except AlreadyDecided:  # another door was faster; it may wait for the next reply by now
             continue
         return request.id
