@@ -99,4 +99,4 @@ def list_waiting_intents(mails: Iterable[Mail]) -> list[IntentGiven]:
 def is_urgent(mail: Mail, episode: int) -> bool:
     """Return whether a mail ends the query or the gate under way, and not only the episode after it."""
     is_now = mail.kind == "interrupt" and mail.body.get("now") is True and mail.body.get("episode") == episode
-    return is_now or (mail.kind == "stop" and mail.body.get("timeout_of", episode) == episode)
+    return is_now or mail.kind == "undo" or (mail.kind == "stop" and mail.body.get("timeout_of", episode) == episode)

@@ -5,10 +5,10 @@ record, and to add text when older turns are folded. It is not for rules about g
 (`wrapping.py`), where they are enforced before anything happens.
 
 The entity waits for its companion. What ends an episode at once, an interrupt with `now` or a `timeout` ward, cancels
-its hooks but for `ends`. A hook that cannot reach its service raises `Unavailable(retry_after=…)`: the entity
-waits so many seconds, and calls the hook again. Any other exception in a hook crashes the entity, and its supervisor
-decides: an entity whose records are broken must not run. Children have no companion unless their own circle has a
-companion.
+its hooks but for `ends`, which has five seconds if the episode was ended from outside. A hook that cannot reach its
+service raises `Unavailable(retry_after=…)`: the entity waits so many seconds, and calls the hook again. Any other
+exception in a hook crashes the entity, and its supervisor decides: an entity whose records are broken must not run.
+Children have no companion unless their own circle has a companion.
 """
 
 from __future__ import annotations

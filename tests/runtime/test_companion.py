@@ -19,6 +19,7 @@ from cantrip_actors import (
     gate,
     scripted,
 )
+from cantrip_actors.records.records import Ended
 from cantrip_actors.wards import max_tokens, max_turns, timeout
 from tests.runtime.spells import done, say
 
@@ -192,6 +193,131 @@ async def test_an_interrupt_cancels_a_companion_that_hangs_when_an_episode_is_re
             assert (await runtime.receipt("notes", "2").result()).reason == "interrupted"
         companion.hangs = False
         assert (await entity.send("three")).result == 1
+
+
+class HangingAtTheEnd(Companion):
+    """Hangs when an episode ends, while `hangs` is set."""
+
+    hangs = False
+
+    async def ends(self, here: Here, outcome: Any) -> None:
+        if self.hangs:
+            await anyio.sleep_forever()
+
+
+def make_notes(companion: Companion, *wards: Any) -> Cantrip:
+    @gate
+    async def wait() -> str:
+        """Wait."""
+        await anyio.sleep_forever()
+        return "late"
+
+    circle = Circle(["done", wait], [max_turns(3), *wards], companion=companion)
+    crystal = scripted(lambda context: say("wait") if context[-1].content == "wait" else done("well"))
+    return Cantrip(crystal, circle=circle, name="notes")
+
+
+@pytest.mark.rule("K-23", "V-07")
+@pytest.mark.parametrize("how", ["interrupt", "undo", "timeout"])
+async def test_an_end_from_outside_does_not_wait_for_a_companion_that_hangs_at_the_end(how: str) -> None:
+    companion = HangingAtTheEnd()
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("notes", make_notes(companion, *([timeout(10)] if how == "timeout" else [])))
+        await entity.send("one")
+        companion.hangs = True
+        work = await entity.post("wait")
+        await anyio.sleep(1)
+        with anyio.fail_after(20):
+            if how == "interrupt":
+                await entity.interrupt(now=True)
+            elif how == "undo":
+                assert await entity.undo()
+            assert (await work.result()).reason == ("timeout" if how == "timeout" else "interrupted")
+        companion.hangs = False
+        assert (await entity.send("three")).result == "well"
+
+
+@pytest.mark.rule("K-23")
+@pytest.mark.parametrize("intent", ["one", "wait"])
+async def test_a_stop_does_not_wait_for_a_companion_that_hangs_at_the_end(intent: str) -> None:
+    companion = HangingAtTheEnd()
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("notes", make_notes(companion))
+        companion.hangs = True
+        await entity.post(intent)
+        await anyio.sleep(1)
+        with anyio.fail_after(10):
+            await entity.stop()
+        assert runtime.loom.is_over(entity.id)
+
+
+@pytest.mark.rule("K-23", "V-07")
+async def test_an_undo_in_another_process_cuts_a_companion_short_that_hangs_at_the_end(tmp_path: Path) -> None:
+    url, companion = f"sqlite:{tmp_path / 'loom.db'}", HangingAtTheEnd()
+    async with Runtime.open(url) as runtime, Runtime.open(url) as other:
+        entity = await runtime.ensure("notes", make_notes(companion))
+        companion.hangs = True
+        work = await entity.post("one")
+        await anyio.sleep(1)
+        with anyio.fail_after(20):
+            assert await other.get_entity("notes").undo(by="anna")
+            assert (await work.result()).result == "well"
+        companion.hangs = False
+        assert (await entity.send("two")).result == "well"
+        assert [message.content for message in await entity.messages() if message.role == "user"] == ["two"]
+
+
+@pytest.mark.rule("V-07")
+async def test_an_undo_interrupts_the_episode_in_the_name_of_its_sender() -> None:
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("notes", make_notes(Companion()))
+        work = await entity.post("wait")
+        await anyio.sleep(1)
+        assert await entity.undo(by="anna")
+        episode = await work.result()
+        assert (episode.reason, episode.summary) == ("interrupted", "interrupted (undone) after 1 turn")
+        assert [end.sender for end in runtime.loom.records(entity.id) if isinstance(end, Ended)] == ["anna"]
+
+
+@pytest.mark.rule("V-10", "V-07")
+@pytest.mark.parametrize("change", ["undo", "compact"])
+async def test_an_undo_of_a_quarantined_entity_is_refused_and_done_when_it_is_resumed(change: str) -> None:
+    class Poisoned(Companion):
+        async def begins(self, here: Here) -> None:
+            if here.entity_id in poisoned:
+                raise ValueError("poison")
+
+    poisoned: set[str] = set()
+    async with Runtime.open(cantrips=[made := make_notes(Poisoned())]) as runtime:
+        entity = await runtime.ensure("notes", made)
+        await entity.send("one")
+        poisoned.add(entity.id)
+        with pytest.raises(Quarantined):
+            await entity.send("two", key="2")
+        with anyio.fail_after(20), pytest.raises(Quarantined, match="poison"):
+            await getattr(entity, change)()
+        poisoned.clear()
+        await runtime.resume(entity.id)
+        episode = await runtime.receipt("notes", "2").result()
+        assert episode.reason == ("interrupted" if change == "undo" else "terminated")
+
+
+@pytest.mark.rule("K-23", "K-25")
+async def test_an_interrupt_cancels_a_gate_that_hangs_after_a_restart_of_its_entity() -> None:
+    class Once(Companion):
+        crashes = iter([True])
+
+        async def begins(self, here: Here) -> None:
+            if next(self.crashes, False):
+                raise ValueError("once")
+
+    async with Runtime.open() as runtime:
+        entity = await runtime.ensure("notes", make_notes(Once()))
+        work = await entity.post("wait")
+        await anyio.sleep(3)
+        with anyio.fail_after(20):
+            await entity.interrupt(now=True)
+            assert (await work.result()).reason == "interrupted"
 
 
 async def test_children_have_no_companion_unless_they_get_one() -> None:

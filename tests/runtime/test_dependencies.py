@@ -1,6 +1,6 @@
 """Dependencies of gates: the right ones in every process, and never those of another user."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from cantrip_actors import (
 )
 from cantrip_actors.runtime.entity.marks import Marks
 from cantrip_actors.testing import Crash, Process, run_with_crashes
-from cantrip_actors.wards import max_depth, max_turns
+from cantrip_actors.wards import max_depth, max_turns, timeout
 from tests.runtime.spells import say
 
 pytestmark = pytest.mark.rule("Y-02")
@@ -63,9 +63,9 @@ def ask(name: str) -> Any:
     return scripted(answer)
 
 
-def desk(user: Any = PROVIDED, gate_name: str = "orders") -> Cantrip:
+def desk(user: Any = PROVIDED, gate_name: str = "orders", wards: Sequence[Any] = ()) -> Cantrip:
     gates = [one.with_(user=user) for one in (orders, hang)]
-    return Cantrip(ask(gate_name), circle=Circle(["done", *gates], [max_turns(5)]), name="desk")
+    return Cantrip(ask(gate_name), circle=Circle(["done", *gates], [max_turns(5), *wards]), name="desk")
 
 
 def by_sender(episode: EpisodeScope) -> Mapping[str, Any]:
@@ -228,6 +228,62 @@ async def test_a_provider_that_is_unavailable_is_called_again() -> None:
     async with Runtime.open(cantrips=[desk()], dependencies=provide) as runtime:
         assert (await runtime.cast(desk(), "go", by="anna")).result == "tea for anna"
     assert len(calls) == 3
+
+
+class Hanging:
+    """A provider that hangs for one sender."""
+
+    hangs = True
+
+    async def __call__(self, episode: EpisodeScope) -> Mapping[str, Any]:
+        if self.hangs and episode.sender == "ben":
+            await anyio.sleep_forever()
+        return by_sender(episode)
+
+
+@pytest.mark.rule("K-23", "LOOP-4", "V-07")
+@pytest.mark.parametrize("how", ["interrupt", "cancel", "undo", "timeout"])
+async def test_an_end_at_once_cancels_a_provider_that_hangs(how: str) -> None:
+    async with Runtime.open(dependencies=Hanging()) as runtime:
+        entity = await runtime.ensure("notes", desk(wards=[timeout(10)] if how == "timeout" else []))
+        assert (await entity.send("go", by="anna")).result == "tea for anna"
+        work = await entity.post("go", by="ben")
+        await anyio.sleep(1)
+        with anyio.fail_after(20):
+            if how == "interrupt":
+                await entity.interrupt(now=True)
+            elif how == "undo":
+                assert await entity.undo()
+            elif how == "cancel":
+                assert await work.cancel(now=True) == "withdrawn"
+            if how != "cancel":
+                assert (await work.result()).reason == ("timeout" if how == "timeout" else "interrupted")
+        assert "ben" not in str(runtime.loom.turns(entity.id))
+        with anyio.fail_after(20):
+            assert (await entity.send("go", by="carl")).result == "tea for carl"
+
+
+@pytest.mark.rule("K-23", "LOOP-4")
+async def test_a_timeout_ends_a_cast_whose_provider_hangs() -> None:
+    async with Runtime.open(dependencies=Hanging()) as runtime:
+        with anyio.fail_after(20):
+            assert (await runtime.cast(desk(wards=[timeout(10)]), "go", by="ben")).reason == "timeout"
+
+
+@pytest.mark.rule("K-23", "K-25")
+async def test_an_interrupt_cancels_a_provider_that_hangs_when_an_episode_is_resumed(url: str) -> None:
+    provide = Hanging()
+    provide.hangs = False
+    cantrip = desk(gate_name="hang")
+    async with Runtime.open(url, dependencies=provide) as runtime:
+        await (await runtime.ensure("notes", cantrip)).post("go", by="ben", key="1")
+        await anyio.sleep(1)
+    provide.hangs = True
+    async with Runtime.open(url, cantrips=[cantrip], dependencies=provide, recover="resume") as runtime:
+        await anyio.sleep(1)
+        with anyio.fail_after(20):
+            await runtime.get_entity("notes").interrupt(now=True)
+            assert (await runtime.receipt("notes", "1").result()).reason == "interrupted"
 
 
 async def test_provided_dependencies_need_a_provider() -> None:

@@ -171,7 +171,7 @@ class Cell(Struct, eq=False):
     callers: int = 0
     """How many callers wait for the end of a one-shot entity."""
     episode: EpisodeUnderWay | None = None
-    """The episode under way."""
+    """The episode under way: from when its intent is taken until the companion has been notified of its end."""
     outcome: Outcome | None = None
     """The outcome of the last episode."""
     error: CantripError | None = None
@@ -188,9 +188,11 @@ class Cell(Struct, eq=False):
         """The entity's id."""
         return self.plan.entity_id
 
-    def is_cut_short(self, episode: int) -> bool:
-        """Return whether urgent mail or a deadline cuts the next action of the episode with this number short."""
-        has_urgent = self.inbox is not None and self.inbox.has_urgent(episode)
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether urgent mail or a deadline cuts the next action of the episode under way short."""
+        inbox, episode = self.inbox, self.episode
+        has_urgent = inbox is not None and episode is not None and inbox.has_urgent(episode.number)
         return has_urgent or (self.deadline.is_set and self.deadline.has_passed)
 
     @property

@@ -36,7 +36,7 @@ from cantrip_actors.machine.project import get_outcome
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.records import Resumed
 from cantrip_actors.runtime.crystals.crystal_actor import Abandoned
-from cantrip_actors.runtime.entity.cell import Cell, Dismissed, EpisodeCaller, GivenUp, Unloaded
+from cantrip_actors.runtime.entity.cell import Cell, Dismissed, EpisodeCaller, EpisodeUnderWay, GivenUp, Unloaded
 from cantrip_actors.runtime.entity.checkpoints import Checkpoints
 from cantrip_actors.runtime.entity.delegation import ChildMaker, ParentEntity
 from cantrip_actors.runtime.entity.ends import end_below, end_trees, find_end_reason
@@ -121,7 +121,7 @@ class EntityActor(Actor):
     async def _load(self) -> Action | None:
         """Begin the log, or resume from it; return the first action, or None if the entity is idle or over."""
         cell, start, core = self._cell, self._cell.start, self._environment.core
-        is_new = start is not None
+        is_new, cell.episode = start is not None, None
         if self.ref.last_exit is not None:
             # The last incarnation may have been killed while the loom wrote. Without its state, this one could not end.
             await core.finish_writing()
@@ -153,7 +153,7 @@ class EntityActor(Actor):
         cell, core = self._cell, self._environment.core
         records = await core.in_store(partial(core.loom.records, cell.entity_id))
         cell.end_spans()
-        cell.caller, cell.episode = EpisodeCaller(), None
+        cell.caller = EpisodeCaller()
         self._recorder.renew()
         assert cell.inbox is not None, "the intent came from there"
         cell.inbox.settle_refused(records)
@@ -163,7 +163,8 @@ class EntityActor(Actor):
 
     async def _resume(self) -> Action | None:
         cell, recorder = self._cell, self._recorder
-        await self._providing.resume(recorder.state)
+        if recorder.note_episode():
+            await self._prepare(partial(self._providing.provide, recorder.state.episode))
         moment = recorder.make_moment()
         step = resume(cell.plan, recorder.state, recorder.live, moment)
         by, cell.caller.resumed_by = cell.caller.resumed_by, ""
@@ -172,8 +173,7 @@ class EntityActor(Actor):
             if by:
                 await recorder.record([Resumed(cell.entity_id, moment.at, by)])
             await recorder.resume_spans(self.ref.last_exit)
-            recorder.note_episode()
-            await self._notify_begin(restored=True)
+            await self._prepare(partial(self._performer.notify_begin, restored=True))
             return await recorder.record_step(step, moment)
         cell.outcome = get_outcome(recorder.state, cell.ledger.below)
         if recorder.state.phase is Phase.OVER and not cell.is_over:
@@ -203,7 +203,9 @@ class EntityActor(Actor):
         if cell.inbox is not None:
             cell.inbox.is_watched = False
         self._change(Change.BEGINS)
-        begin = await self._providing.begin(begin)
+        cell.deadline.start()
+        cell.episode = EpisodeUnderWay(state.episode.number + 1, begin.key, self._cut)
+        await self._prepare(partial(self._providing.provide, begin))
         moves = state.phase is not Phase.NEW and not plan.is_adopted(state)
         before = [plan.make_adopted(state, self._recorder.make_moment().at)] if moves else []
         fold(plan.shape, before, state)
@@ -211,16 +213,15 @@ class EntityActor(Actor):
             cell.end_spans()
             cell.caller.spans = instrument.begin(cell, state, begin.trace)
             begin = begin._replace(trace=None if cell.spans is None else cell.spans.trace)
-        action = await self._recorder.take_step(begin, before)
-        cell.deadline.start()
-        await self._notify_begin()
+        action = await self._recorder.take_step(begin._replace(dependencies=self._providing.mark), before)
+        await self._prepare(self._performer.notify_begin)
         return action
 
-    async def _notify_begin(self, *, restored: bool = False) -> None:
-        """Notify the companion. Mail or a deadline that cuts this short then cuts the first action short, too."""
+    async def _prepare(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do work before the first action. Mail or a deadline that cuts it short then cuts that action short, too."""
         outer = self._scope
         with anyio.CancelScope() as self._scope, bind_variables(self._cell.caller.own_variables):
-            await self._perform(partial(self._performer.notify_begin, restored=restored))
+            await self._perform(work)
         self._scope = outer
 
     # Work
@@ -257,7 +258,7 @@ class EntityActor(Actor):
         deadline = self._cell.deadline
         self._is_performing = True
         try:
-            if self._cell.is_cut_short(self._recorder.state.episode.number):
+            if self._cell.is_cut_short:
                 self._cut()
                 await anyio.lowlevel.checkpoint()
             if not deadline.is_set:
@@ -269,6 +270,7 @@ class EntityActor(Actor):
 
     def _cut(self) -> None:
         """Cut the present action short, because urgent mail has arrived."""
+        self._performer.hasten_end()
         if self._is_performing:
             self._scope.cancel()
 
@@ -294,8 +296,8 @@ class EntityActor(Actor):
     async def _finish(self, outcome: Outcome) -> None:
         """Give the outcome of the episode to the companion and to the callers that wait."""
         cell = self._cell
-        cell.episode = None
         await self._performer.notify_end(outcome)
+        cell.episode = None
         if cell.caller.sent:
             self._environment.core.report(MailSettled(cell.caller.sent, self._recorder.make_moment().at))
 
@@ -377,9 +379,7 @@ class EntityActor(Actor):
         self._environment.core.check_loom_runs()
         if phase is Phase.WAITING:
             await end_below(self._environment.core, self._cell.entity_id)
-        action = await self._take_step(Stopped(why, detail, sender=sender or None))
-        assert isinstance(action, Finish), "nothing comes after a stop"
-        await self._finish(action.outcome)
+        await self._work(await self._take_step(Stopped(why, detail, sender=sender or None)))
 
     def _note_crash(self, crash: Crash) -> None:
         """Note a crash for the next incarnation. Raises Stop if there is none, because the crash would repeat."""

@@ -7,7 +7,7 @@ from typing import Final
 
 import anyio
 
-from cantrip_actors.machine.events import Begin, Event, Steer
+from cantrip_actors.machine.events import Begin, Event, Interrupt, Steer
 from cantrip_actors.machine.mail import MailEvent, Void, read_mail
 from cantrip_actors.records.mail import Mail, MailKind
 from cantrip_actors.records.records import MailRefused
@@ -68,12 +68,18 @@ class MailReader:
         return await self._take_first("undo")
 
     async def take_decisive(self) -> MailEvent | None:
-        """Take a stop, an interrupt of this episode, or a decision; None if no such mail waits."""
+        """Take a stop, an interrupt of this episode, or a decision; None if no such mail waits.
+
+        The wish to undo an intent interrupts the episode under way, and waits until the entity is idle.
+        """
         for kind in _FIRST:
             event = await self._take_first(kind)
             if event is not None:
                 return event
-        return None
+        inbox = self._cell.inbox
+        waiting = () if inbox is None or self._cell.episode is None else inbox.list_control()
+        undo = next((pending.mail for pending in waiting if pending.mail.kind == "undo"), None)
+        return None if undo is None else Interrupt("undone", sender=undo.sender or None)
 
     async def _take_first(self, kind: MailKind) -> MailEvent | None:
         """Take the first mail of a kind that can be carried out, and leave the others in the inbox."""

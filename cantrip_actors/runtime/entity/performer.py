@@ -69,7 +69,7 @@ from cantrip_actors.stream.wire import Emitted
 from cantrip_actors.terms.companion import Here, Pinned
 from cantrip_actors.terms.errors import AskCycle
 from cantrip_actors.terms.messages import Invocation, Response, Usage
-from cantrip_actors.terms.outcome import Outcome
+from cantrip_actors.terms.outcome import EndReason, Outcome
 from cantrip_actors.terms.own_gate_names import ASK, COMPACT, OF_CHILDREN, RECALL
 from cantrip_actors.terms.wrapping import Fence
 from supervisors import ActorRef, ChildSpec
@@ -77,7 +77,10 @@ from supervisors import ActorRef, ChildSpec
 _log = get_logger("cantrip_actors.runtime")
 
 GRACE: Final = 5.0
-"""Seconds that a cancelled gate or program has to end. One that does not is reported as a zombie."""
+"""Seconds that a cancelled gate or program has to end. One that does not is reported as a zombie. A companion has as
+many for the end of an episode that was ended from outside."""
+_BY_ITSELF: Final[tuple[EndReason, ...]] = ("terminated", "truncated", "failed", "budget")
+"""The reasons of an episode that was not ended from outside."""
 
 CLOCK_CHECK: Final = 3600.0
 """Seconds after which an entity that waits for the next day looks at the clock again: a machine may have slept."""
@@ -124,6 +127,8 @@ class Performer:
         self._options = parent.cell.plan.cantrip.call.sampling()
         self._circle: ActorRef[Any] | None = None
         self._is_querying = False
+        self._ending = anyio.CancelScope()
+        """The scope in which the companion is notified of the end of an episode."""
         self._has_own_mail = False
         """Whether the entity has posted mail to itself, which it takes before the next query."""
 
@@ -132,20 +137,32 @@ class Performer:
         plan = self._cell.plan
         return Here(plan.entity_id, plan.name, restored)
 
-    async def notify_begin(self, *, restored: bool) -> None:
+    async def notify_begin(self, *, restored: bool = False) -> None:
         """Notify the companion that an episode begins or resumes; its answer is inserted before the next query."""
         companion, here = self._cell.plan.circle.companion, self.make_here(restored=restored)
         if companion is not None:
             self.recalled = await call_until_available(lambda: companion.begins(here), here.entity_id)
 
     async def notify_end(self, outcome: Outcome) -> None:
-        """Notify the companion that an episode has ended, and then the callers that wait for this outcome."""
-        companion = self._cell.plan.circle.companion
+        """Notify the companion that an episode has ended, and then the callers that wait for this outcome.
+
+        An episode that was ended from outside waits no longer than `GRACE` for its companion.
+        """
+        companion, here = self._cell.plan.circle.companion, self.make_here()
         try:
             if companion is not None:
-                await call_until_available(lambda: companion.ends(self.make_here(), outcome), self._cell.entity_id)
+                with anyio.CancelScope() as self._ending:
+                    if outcome.reason not in _BY_ITSELF:
+                        self.hasten_end()
+                    await call_until_available(lambda: companion.ends(here, outcome), here.entity_id)
+                if self._ending.cancelled_caught:
+                    _log.error("the hook `ends` of a companion did not end in time", entity=here.entity_id)
         finally:  # the end is recorded: the callers do not wait until a companion that crashed is restarted
             self._cell.settle(self._recorder.state.episode.key, outcome)
+
+    def hasten_end(self) -> None:
+        """Give a companion that is being notified of the end of the episode `GRACE` seconds from now."""
+        self._ending.deadline = min(self._ending.deadline, anyio.current_time() + GRACE)
 
     async def perform(self, action: Action) -> Event:
         """Carry out an action and return its event.

@@ -10,10 +10,11 @@ from typing import Any, Final
 import msgspec
 
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.state import Episode, Phase, State
+from cantrip_actors.machine.state import Episode
 from cantrip_actors.runtime.entity.cell import Cell
 from cantrip_actors.runtime.entity.known_cantrips import KnownCantrips
 from cantrip_actors.runtime.entity.unavailable import call_until_available
+from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.episode_scope import EpisodeScope, Provide
 from cantrip_actors.terms.errors import DependenciesUnknown, InvalidCantrip
 from cantrip_actors.terms.mcp_approvals import list_callable_gates
@@ -31,31 +32,30 @@ class Providing:
         self._provide = cantrips.provide
         self._cached: OrderedDict[tuple[str, ...], Mapping[str, Any]] = OrderedDict()
 
-    async def begin(self, begin: Begin) -> Begin:
-        """Give the gates the dependencies for an intent, and return the intent with their mark.
+    @property
+    def _takes_some(self) -> bool:
+        return self._cell.parent is None and self._cell.plan.cantrip.circle.takes_injected  # a child: of its parent
+
+    @property
+    def mark(self) -> str | None:
+        """The mark of the dependencies, for the record of an intent."""
+        return self._cantrips.make_mark(self._cell.plan.cantrip) if self._takes_some else None
+
+    async def provide(self, intent: Begin | Episode) -> None:
+        """Give the gates the dependencies for an intent; until then they have none.
 
         Raises DependenciesUnknown if one is missing, and what the function of the user raises.
         """
-        cantrip = self._cell.plan.cantrip
-        if self._cell.parent is not None or not cantrip.circle.takes_injected:  # a child has those of its parent
-            return begin
-        await self._give(begin)
-        return begin._replace(dependencies=self._cantrips.make_mark(cantrip))
-
-    async def resume(self, state: State) -> None:
-        """Give the gates the dependencies for the episode under way, if there is one. Raises as `begin`."""
-        is_under_way = state.phase not in (Phase.IDLE, Phase.OVER)
-        if is_under_way and self._cell.parent is None and self._cell.plan.cantrip.circle.takes_injected:
-            await self._give(state.episode)
-
-    async def _give(self, intent: Begin | Episode) -> None:
+        if not self._takes_some:
+            return
         cell, cantrip = self._cell, self._cell.plan.cantrip.unprovided
         if self._provide is not None:
+            self._use(cantrip)
             plan = cell.plan
             whose = (plan.tenant, cantrip, intent.sender or "", intent.key or plan.key, intent.context)
             episode = EpisodeScope(cell.entity_id, plan.name, *whose)
             cantrip = cantrip.with_dependencies(await self._find(self._provide, episode))
-            cell.plan = msgspec.structs.replace(plan, cantrip=cantrip, gates=list_callable_gates(cantrip))
+            self._use(cantrip)
         if missing := cantrip.circle.provided:
             raise DependenciesUnknown(
                 f"entity {cell.entity_id} waits: its gates need {', '.join(missing)}, which "
@@ -66,6 +66,10 @@ class Providing:
                     else "the function of Runtime.open(dependencies=…) did not return for this episode"
                 )
             )
+
+    def _use(self, cantrip: Cantrip) -> None:
+        cell = self._cell
+        cell.plan = msgspec.structs.replace(cell.plan, cantrip=cantrip, gates=list_callable_gates(cantrip))
 
     async def _find(self, provide: Provide, episode: EpisodeScope) -> Mapping[str, Any]:
         """Return the dependencies for an episode, from the cache if there was one of the same scope."""

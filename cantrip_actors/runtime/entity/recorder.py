@@ -127,11 +127,12 @@ class StepRecorder:
             self._publish_turn()
         return action
 
-    def note_episode(self) -> None:
-        """Note the episode that is under way, if there is one: mail may end it from now on."""
-        if self._cell.episode is None and self.state.phase is not Phase.IDLE:
+    def note_episode(self) -> bool:
+        """Note the episode that is under way: mail may end it from now on. Return whether there is one."""
+        if self._cell.episode is None and self.state.phase not in (Phase.IDLE, Phase.OVER):
             episode = self.state.episode
             self._cell.episode = EpisodeUnderWay(episode.number, episode.key, self._interrupt)
+        return self._cell.episode is not None
 
     async def note(self, event: Event) -> None:
         """Record a message that arrives while the entity waits for an intent: no action follows."""

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import anyio
 
-from cantrip_actors.loom import Held
+from cantrip_actors.loom import Held, Quarantined
 from cantrip_actors.loom.export.spending import read_spending
 from cantrip_actors.loom.export.thread_messages import read_messages
 from cantrip_actors.loom.reading.view import fold_entity, make_checked
@@ -418,7 +418,7 @@ class Entity(Generic[Answer_co]):
         cell = self._find_cell()
         if cell is not None:
             await cell.wait_until_begun()
-        if cell is not None and cell.life.stage is not Stage.LOADING:
+        if cell is not None and cell.life.stage not in (Stage.LOADING, Stage.OVER):
             return (cell, None, None) if cell.episode is None else (cell, cell.episode.number, cell.episode.key)
         loom = self._tree.loom
         state = await self._tree.in_store(lambda: fold_entity(loom, self._id))
@@ -432,18 +432,15 @@ class Entity(Generic[Answer_co]):
         the intent is in force no longer: the conversation, the sandbox and remembered decisions are as they were before
         it. The old turns stay in the loom, and can be forked. Effects of gates outside the entity stay, and so does the
         usage in budgets. Undone again, it goes back further. It returns when that is recorded, and the background
-        children of the intent have ended. `key` and `by` as for `send`. Raises EntityEnded, KeyUsed, and InvalidIntent
-        for a one-shot entity.
+        children of the intent have ended. `key` and `by` as for `send`. Raises EntityEnded, KeyUsed, InvalidIntent for
+        a one-shot entity, and Quarantined: then it goes back when it is tried again.
         """
         tree = self._tree
         tree.check_open()
         if not (await tree.in_store(partial(tree.loom.header, self._id))).lasting:
             raise InvalidIntent("undo: this entity was cast: only a long-lived one goes back to before its last intent")
-        _, number, _ = await self._find_episode_under_way()
         await self._make_loadable(key)
-        mail_key = await self._post_control("undo", {}, key=key, by=by)  # before the interrupt: no intent comes between
-        if number is not None:
-            await self._post_control("interrupt", {"episode": number, "why": "undone", "now": True}, by=by)
+        mail_key = await self._post_control("undo", {}, key=key, by=by)
         was_undone = await self._wait_until_taken(mail_key)
         while was_undone and (children := await tree.in_store(self._list_undone_children)):
             tree.check_open()
@@ -476,9 +473,9 @@ class Entity(Generic[Answer_co]):
 
         With `instructions` a crystal writes the summary and obeys them: the one of `folding.summary`, else the entity's
         own; a blank text does not count. It returns when the fold is recorded: False if there was nothing to fold.
-        `key` and `by` as for `send`. Raises EntityEnded, KeyUsed, EntityInterrupted for a one-shot entity that no
-        process continues, and AskCycle in a gate of an entity that this entity waits for, or of its own: the gate
-        `compact` folds there.
+        `key` and `by` as for `send`. Raises EntityEnded, KeyUsed, Quarantined as `undo`, EntityInterrupted for a
+        one-shot entity that no process continues, and AskCycle in a gate of an entity that this entity waits for, or of
+        its own: the gate `compact` folds there.
         """
         check_kind("instructions", instructions, str | None, "a text, or None", InvalidIntent)
         tree = self._tree
@@ -503,7 +500,7 @@ class Entity(Generic[Answer_co]):
         return was_carried_out
 
     def _find_taken(self, root: str, key: str) -> bool | None:
-        """Return whether control mail was carried out; None while it waits. Raises EntityEnded."""
+        """Return whether control mail was carried out; None while it waits. Raises EntityEnded, Quarantined."""
         store, loom = self._tree.store, self._tree.loom
         row = store.find_mail(root, key)
         taken = None if row is None else row.taken
@@ -511,6 +508,9 @@ class Entity(Generic[Answer_co]):
         if row is not None and taken is None:
             if loom.is_over(self._id):
                 raise ended
+            for held in store.quarantines():
+                if held.entity_id == root and store.clock() < (held.until or math.inf):
+                    raise Quarantined(*held)
             return None
         takers = () if taken is None or root == self._id else store.records(root, after=taken - 1, limit=1)
         if find_refusal(takers, key) is not None:  # a root refuses the mail of children that have ended

@@ -500,6 +500,9 @@ class Inboxes:
                 inbox.remove(row.no)
                 inbox.settle(key, None, make_refusal_error(record))
                 self._drop(entity_id)
+            cell = core.living.get(entity_id)
+            if cell is not None and cell.episode is not None and cell.episode.key == key:
+                cell.episode.interrupt()  # it has not recorded the intent
             self.notify_processes()
 
     def make_interrupt(
