@@ -467,16 +467,24 @@ def _stream(call: HttpCall, message: ChatMessage, dialect: FrontEndDialect) -> R
     with ExitStack() as stack:
         stack.enter_context(limiter.stream(call.token))
         nested = NestedEvents(call, message.work)
-        events = _encode(call, message, nested, dialect)
-        on_close = stack.pop_all().close
-        return EventStreamResponse(events, limiter.limits.patience, on_close, beside=nested.run, headers=headers)
+        encoder = FrontEndEncoder(dialect, message.decided)
+        events = _encode(call, message, nested, encoder, dialect)
+        on_close, patience = stack.pop_all().close, limiter.limits.patience
+
+        def fail(problem: Problem) -> bytes:
+            return _fail(call, encoder, problem) + dialect.last
+
+        return EventStreamResponse(events, patience, on_close, beside=nested.run, headers=headers, fail=fail)
+
+
+def _fail(call: HttpCall, encoder: FrontEndEncoder, problem: Problem) -> bytes:
+    return _write(call.redact_for_token(encoder.fail(problem.kind, problem.detail)))
 
 
 async def _encode(
-    call: HttpCall, message: ChatMessage, nested: NestedEvents, dialect: FrontEndDialect
+    call: HttpCall, message: ChatMessage, nested: NestedEvents, encoder: FrontEndEncoder, dialect: FrontEndDialect
 ) -> AsyncGenerator[bytes]:
     """Yield an episode as server-sent events, up to its end or to the first open request to a person."""
-    encoder = FrontEndEncoder(dialect, message.decided)
     yield _write(encoder.begin(is_queued=message.is_queued))
     try:
         while True:
@@ -498,8 +506,7 @@ async def _encode(
             try:
                 await message.work.episode()
             except CantripError as error:
-                problem = problem_of(error)
-                yield _write(call.redact_for_token(encoder.fail(problem.kind, problem.detail)))
+                yield _fail(call, encoder, problem_of(error))
     finally:
         nested.close()
     yield dialect.last

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cantrip_actors import CantripError
 from cantrip_actors.http.problems import DescribeError, Problem, describe_no_error, make_revoked, problem_of, report
 from cantrip_actors.http.service import Service
+from cantrip_actors.http.sse import EventStreamResponse, end_quietly
 from cantrip_actors.observe.requests import FinishRequest, ignore_end
 from cantrip_actors.redact.logs import get_logger
 
@@ -63,7 +64,7 @@ class Endpoint:
                     with self._service.answering(getattr(request.state, "token", None)) as valid:
                         await answer(scope, receive, count)
                     if valid.cancel_called and is_open:
-                        await count({"type": "http.response.body", "body": b"", "more_body": False})
+                        await _end(answer, count)
                     elif valid.cancel_called and not status:
                         await self._convert(make_revoked().response())(scope, receive, count)
                 finally:
@@ -100,3 +101,10 @@ class Endpoint:
             request.state.error = type(error).__name__
             problem = report(error)
         return self._convert(problem.response(self._service.runtime.redact))
+
+
+async def _end(answer: ASGIApp, send: Send) -> None:
+    """End an open answer whose token was revoked."""
+    fail = answer.fail if isinstance(answer, EventStreamResponse) else end_quietly
+    if fail is not None:
+        await send({"type": "http.response.body", "body": fail(make_revoked()), "more_body": False})

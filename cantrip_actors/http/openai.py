@@ -524,7 +524,14 @@ def _stream_run(
         return reached[0]
 
     events, patience = _follow_events(call, run, encoder, find_end), call.service.limiter.limits.patience
-    return EventStreamResponse(events, patience, on_close, beside=wait, headers={**HEADERS, **run.headers})
+    fail, headers = partial(_fail, call, encoder), {**HEADERS, **run.headers}
+    return EventStreamResponse(events, patience, on_close, beside=wait, headers=headers, fail=fail)
+
+
+def _fail(call: HttpCall, encoder: EpisodeEncoder, problem: Problem) -> bytes:
+    """Return the end of a stream with an error."""
+    shown = call.runtime.redact({"type": problem.kind, "detail": problem.detail})
+    return b"".join(encoder.fail(_build_error(problem.status, shown)))
 
 
 async def _follow_events(
@@ -544,9 +551,7 @@ async def _follow_events(
                 yield run.comment if quiet.cancelled_caught else b"".join(encoder.add(output))
         reached = await find_end()  # after a reader has fallen behind, the answer comes whole
         if isinstance(reached, CantripError):
-            problem = problem_of(reached)
-            shown = call.runtime.redact({"type": problem.kind, "detail": problem.detail})
-            yield b"".join(encoder.fail(_build_error(problem.status, shown)))
+            yield _fail(call, encoder, problem_of(reached))
         else:
             yield b"".join(encoder.rest(reached) if isinstance(reached, Rest) else encoder.end(reached))
         is_done = True

@@ -14,6 +14,7 @@ import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from cantrip_actors.http.problems import Problem
 from cantrip_actors.records.codec import dump_json
 
 RETRY: Final = b"retry: 2000\n\n"
@@ -38,6 +39,11 @@ def encode_event(kind: str, data: dict[str, Any], id: str | None = None) -> byte
     return b"".join((head.encode(), b"data: ", dump_json(data, mark=False), b"\n\n"))
 
 
+def end_quietly(_problem: Problem) -> bytes:
+    """Return the last part of a stream whose reader connects again after its end, and gets the problem then."""
+    return b""
+
+
 async def send_part(send: Send, part: bytes, patience: float) -> None:
     """Send a part of a stream. Raises TimeoutError for a client that reads nothing for `patience` seconds.
 
@@ -60,7 +66,8 @@ class EventStreamResponse(Response):
     A reader never cancels anything but itself.
 
     It also ends if the client reads nothing for `patience` seconds. `on_close` is called once when the response ends
-    for any reason. `beside` runs meanwhile, and is cancelled then.
+    for any reason. `beside` runs meanwhile, and is cancelled then. `fail` returns the last part of a stream that ends
+    early because of a problem; without it the connection breaks, so that no client takes the stream for whole.
     """
 
     def __init__(
@@ -70,9 +77,11 @@ class EventStreamResponse(Response):
         on_close: Callable[[], object] = lambda: None,
         beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
         headers: Mapping[str, str] = HEADERS,
+        fail: Callable[[Problem], bytes] | None = None,
     ) -> None:
         super().__init__(status_code=200, headers=headers)
         del self.headers["content-length"]
+        self.fail = fail
         self._events = events
         self._patience = patience
         self._on_close = on_close

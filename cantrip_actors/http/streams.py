@@ -17,7 +17,7 @@ from cantrip_actors.http.feeds import Frame, Select, Snapshot, render_history, s
 from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sessions import check_scope
 from cantrip_actors.http.shapes import entity_shape, entity_shapes
-from cantrip_actors.http.sse import RETRY, EventStreamResponse, encode_event
+from cantrip_actors.http.sse import RETRY, EventStreamResponse, encode_event, end_quietly
 from cantrip_actors.loom.export.story import DURABLE, read_durable
 from cantrip_actors.records.records import Record
 from cantrip_actors.stream.reading import END_OF_RECORD, EventId, EventLog
@@ -56,7 +56,7 @@ async def entity_events(call: HttpCall) -> Response | JsonAnswer:
         if after is None or after > last:
             after = EventId(last.number, last.part - 1) if last.part else EventId(last.number - 1, END_OF_RECORD)
             first = await _build_snapshot(call, entity_id, after)
-        return EventStreamResponse(_replay_finished(records, after, first), patience)
+        return EventStreamResponse(_replay_finished(records, after, first), patience, fail=end_quietly)
 
     async def snapshot(number: int) -> bytes:
         return await _build_snapshot(call, entity_id, EventId(number, END_OF_RECORD))
@@ -181,4 +181,5 @@ async def _stream(
         if after is not None and after.number > feed.number:  # an id of another loom
             after = None
         events = feed.stream(after, select, snapshot)
-        return EventStreamResponse(events, service.limiter.limits.patience, stack.pop_all().close)
+        patience, on_close = service.limiter.limits.patience, stack.pop_all().close
+        return EventStreamResponse(events, patience, on_close, fail=end_quietly)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import anyio
 import httpx
 import pytest
 
+from cantrip_actors.http import history
 from cantrip_actors.http.tokens import Tokens, digest_of
 from tests.http.serving import ADMIN, Served, open_stream, served
 
@@ -18,6 +19,8 @@ pytestmark = [pytest.mark.real_time, pytest.mark.rule("W-30")]
 
 RIGHTS = '["read", "cast", "send", "observe"]'
 LEGACY, MODERN = "2025-11-25", "2026-07-28"
+UI_MESSAGE = {"id": "m", "role": "user", "parts": [{"type": "text", "text": "nap 600"}]}
+AG_UI_MESSAGE = {"id": "m", "role": "user", "content": "nap 600"}
 NAMES = ("stays", "removed", "expires", "poorer", "moved", "narrower")
 
 
@@ -150,3 +153,55 @@ async def test_open_streams_end_within_two_seconds_of_the_loss(tmp_path: Path) -
         assert sorted(status for status, _ in answers) == [200, 401, 401]
         assert not [text for _, text in answers if "napped" in text]
         assert not on.runtime.loom.unfinished()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "error"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "nap 600"}]}, '"error":{"message":'),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "nap 600"}], "max_tokens": 9}, "event: error\n"),
+        ("/v1/responses", {"input": "nap 600"}, "event: response.failed\n"),
+        ("/api/v1/chat/echo", {"id": "a", "messages": [UI_MESSAGE]}, '"type":"error"'),
+        ("/api/v1/ag-ui/echo", {"threadId": "b", "runId": "r", "messages": [AG_UI_MESSAGE]}, '"type":"RUN_ERROR"'),
+    ],
+)
+async def test_the_stream_of_an_answer_that_a_loss_cuts_off_ends_with_the_error(
+    tmp_path: Path, path: str, body: dict[str, Any], error: str
+) -> None:
+    """Otherwise its client takes the beginning of the answer for the whole one."""
+    file = tmp_path / "tokens.toml"
+    write(file, {"removed": f"scopes = {RIGHTS}"})
+    answers: list[Any] = []
+    async with served() as on:
+        on.service.tokens = tokens = Tokens.of_file(file)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask_and_wait, on, path, {"model": "echo", "stream": True, **body}, answers)
+            while not on.runtime.loom.unfinished():
+                await anyio.sleep(0.02)
+            await anyio.sleep(0.2)
+            write(file, {})
+            tokens.reload()
+        ((status, text),) = answers
+        assert status == 200
+        assert "the token is no longer valid" in text.partition(error)[2]
+
+
+async def test_the_export_of_a_loom_that_a_loss_cuts_off_does_not_look_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def export_slowly(_lines: Any) -> AsyncIterator[bytes]:
+        yield b"{}\n"
+        await anyio.sleep(60)
+
+    monkeypatch.setattr(history, "_read_in_thread", export_slowly)
+    file = tmp_path / "tokens.toml"
+    write(file, {"removed": f"scopes = {RIGHTS}"})
+    async with served() as on:
+        on.service.tokens = tokens = Tokens.of_file(file)
+        async with on.client.stream("GET", "/api/v1/loom/export", headers=on.as_token("removed")) as answer:
+            parts = answer.aiter_bytes()
+            assert await anext(parts) == b"{}\n"
+            write(file, {})
+            tokens.reload()
+            with anyio.fail_after(20), pytest.raises(httpx.RemoteProtocolError):
+                await anext(parts)
