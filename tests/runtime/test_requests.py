@@ -819,6 +819,38 @@ async def test_a_request_is_settled_although_steering_messages_fill_the_inbox(ur
 # Children, other gates
 
 
+@pytest.mark.rule("C-20", "C-23")
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_closing_the_runtime_leaves_a_tree_in_which_one_child_waits_and_another_works(
+    lasting_url: str, seconds: int
+) -> None:
+    def parent(context: Any) -> Any:
+        if context[-1].role == "tool":
+            return done(context[-1].content)
+        return say("call_agent_batch", intents=["pay", "work"])
+
+    async def child(context: Any) -> Any:
+        if context[0].content == "work":
+            await anyio.sleep(10)
+        elif context[-1].role != "tool":
+            return say("pay", amount=7)
+        return done(f"{context[0].content} is done")
+
+    circle = Circle(["done", "call_agent_batch", ask_first(pay)], [max_turns(9), max_depth(1)])
+    spell = Cantrip(scripted(parent), circle=circle, child_crystal=scripted(child), name="boss")
+    async with Runtime.open(lasting_url) as runtime:
+        entity = await runtime.start(spell, "go")
+        asked = await request_of(runtime)
+        await anyio.sleep(seconds)
+    async with Runtime.open(lasting_url, cantrips=[spell], recover="resume") as runtime:
+        (request,) = runtime.requests()
+        assert request.id == asked.id
+        await runtime.decide(request.id, "allow")
+        episode = await runtime.find(entity.id).episode()
+    assert (episode.reason, episode.result) == ("terminated", '["pay is done","work is done"]')
+    assert paid == [7]
+
+
 @pytest.mark.rule("C-23")
 async def test_one_of_20_batched_children_waits_and_the_others_continue(url: str) -> None:
     def parent(context: Any) -> Any:

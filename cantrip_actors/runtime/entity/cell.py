@@ -34,11 +34,15 @@ is loaded again for its next intent; or its next intent brings other additions, 
 
 
 class EpisodeUnderWay(NamedTuple):
-    """The episode under way: its number, the key of its intent, and the function that cuts its present action short."""
+    """The episode under way: its number, the key of its intent, and the function that cuts its present action short.
+
+    `has_request` says whether a person has to decide before the entity continues.
+    """
 
     number: int
     key: str | None
     interrupt: Callable[[], None]
+    has_request: Callable[[], bool]
 
 
 class Dismissed(NamedTuple):

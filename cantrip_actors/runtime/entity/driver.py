@@ -36,7 +36,7 @@ from cantrip_actors.machine.project import get_outcome
 from cantrip_actors.machine.state import Phase
 from cantrip_actors.records.records import Resumed
 from cantrip_actors.runtime.crystals.crystal_actor import Abandoned
-from cantrip_actors.runtime.entity.cell import Cell, Dismissed, EpisodeCaller, EpisodeUnderWay, GivenUp, Unloaded
+from cantrip_actors.runtime.entity.cell import Cell, Dismissed, EpisodeCaller, GivenUp, Unloaded
 from cantrip_actors.runtime.entity.checkpoints import Checkpoints
 from cantrip_actors.runtime.entity.delegation import ChildMaker, ParentEntity
 from cantrip_actors.runtime.entity.ends import end_below, end_trees, find_end_reason
@@ -204,7 +204,7 @@ class EntityActor(Actor):
             cell.inbox.is_watched = False
         self._change(Change.BEGINS)
         cell.deadline.start()
-        cell.episode = EpisodeUnderWay(state.episode.number + 1, begin.key, self._cut)
+        self._recorder.note_intent(begin)
         await self._prepare(partial(self._providing.provide, begin))
         moves = state.phase is not Phase.NEW and not plan.is_adopted(state)
         before = [plan.make_adopted(state, self._recorder.make_moment().at)] if moves else []
@@ -358,8 +358,8 @@ class EntityActor(Actor):
             await cell.crystal.release()
 
     async def _end_from_outside(self, reason: Shutdown) -> None:
-        cell, core, has_request = self._cell, self._environment.core, self._recorder.open_request is not None
-        why = find_end_reason(reason.detail, cell.root, core, has_request=has_request)
+        cell, core = self._cell, self._environment.core
+        why = find_end_reason(reason.detail, cell.root, core)
         if why is None:
             if not cell.life.is_final:
                 self._change(Change.LEAVES)

@@ -19,13 +19,14 @@ _REASONS: Final[dict[object, EndReason]] = {
 }
 
 
-def find_end_reason(detail: object, root: Cell, core: Core, *, has_request: bool) -> EndReason | None:
+def find_end_reason(detail: object, root: Cell, core: Core) -> EndReason | None:
     """Return why an entity ends that is shut down with this detail; None if it leaves, and continues from its log.
 
-    `has_request` says whether a person has to decide before it continues. Then it does not end because its runtime
-    closes, even if it has only just asked. Nor does work with a key: its caller comes back for it with that key.
+    A tree in which an entity has asked a person does not end because its runtime closes. Nor does work with a key: its
+    caller comes back for it with that key.
     """
-    is_resumed = outlasts_callers(root.plan, core) or root.is_suspended or core.is_handing_over or has_request
+    is_resumed = outlasts_callers(root.plan, core) or root.is_suspended or core.is_handing_over
+    is_resumed = is_resumed or core.living.has_request(root)
     if isinstance(detail, Dismissed):
         return _REASONS.get(detail.reason, "cancelled")
     if isinstance(detail, str) and detail in _REASONS:

@@ -147,6 +147,13 @@ class LoadedCells:
         """Return the cells of the children of an entity that are loaded."""
         return [self._cells[entity_id] for entity_id in self.list_below(cell.entity_id)]
 
+    def has_request(self, root: Cell) -> bool:
+        """Return whether a person has to decide before an entity of a tree continues."""
+        tree = [root]
+        for cell in tree:
+            tree += self.list_children(cell)
+        return any(cell.episode is not None and cell.episode.has_request() for cell in tree)
+
     def list_roots(self) -> list[Cell]:
         """Return the cells of root entities, in the order of loading."""
         return [cell for cell in self._cells.values() if cell.parent is None]

@@ -129,10 +129,18 @@ class StepRecorder:
 
     def note_episode(self) -> bool:
         """Note the episode that is under way: mail may end it from now on. Return whether there is one."""
+        episode = self.state.episode
         if self._cell.episode is None and self.state.phase not in (Phase.IDLE, Phase.OVER):
-            episode = self.state.episode
-            self._cell.episode = EpisodeUnderWay(episode.number, episode.key, self._interrupt)
+            self._note_episode(episode.number, episode.key)
         return self._cell.episode is not None
+
+    def note_intent(self, begin: Begin) -> None:
+        """Note the episode of an intent that is about to be recorded."""
+        self._note_episode(self.state.episode.number + 1, begin.key)
+
+    def _note_episode(self, number: int, key: str | None) -> None:
+        episode = EpisodeUnderWay(number, key, self._interrupt, lambda: self.open_request is not None)
+        self._cell.episode = episode
 
     async def note(self, event: Event) -> None:
         """Record a message that arrives while the entity waits for an intent: no action follows."""
