@@ -59,11 +59,16 @@ class DecodedText:
         return start, start + 1
 
 
+def has_escapes(text: str) -> bool:
+    """Return whether a text may have escapes, and so another reading than itself."""
+    return "\\" in text or "%" in text or "&" in text
+
+
 def readings(text: str) -> Iterator[DecodedText]:
     """Yield the text itself, then every other reading of it."""
     original = DecodedText(text)
     yield original
-    if "\\" not in text and "%" not in text and "&" not in text:  # the common case
+    if not has_escapes(text):  # the common case
         return
     seen = {text}
     latest = [original]

@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
-from cantrip_actors.redact.escapes import join_lines, readings
+from cantrip_actors.redact.escapes import has_escapes, join_lines, readings
 from cantrip_actors.redact.named import looks_secret
 from cantrip_actors.redact.patterns import COMMON, SecretPattern
 from cantrip_actors.redact.services import SHORTEST_KEY
@@ -186,6 +186,13 @@ class Redactor:
             if at >= 0:
                 earliest = min(earliest, at)
         return earliest
+
+    def needs_context(self, text: str) -> bool:
+        """Return whether a word far behind a text may be a secret because of it: after a header, or with escapes."""
+        if has_escapes(text):
+            return True
+        lower = _lower(text)
+        return any(anchor in lower for anchor in self._places)
 
     def _in(self, text: str) -> Iterator[Span]:
         if len(text) >= self._shortest:

@@ -14,7 +14,11 @@ import re
 from cantrip_actors.redact.redactor import Redactor, Span, replace_spans
 
 CONTEXT = 512
-"""Released characters that are still searched: `Authorization: Bearer ` says what the next word is."""
+"""Released characters that are still searched: `Cookie: a=b; ` says what the next words are."""
+
+NEAR = 128
+"""Released characters that are still searched if they have no header and no escape: `api_key = ` is right before a key.
+"""
 
 WORD = 8192
 """A longer word is released except for its end: it is data, in which a key may begin anywhere."""
@@ -84,7 +88,8 @@ class RedactedStream:
                 if span.start < cut <= span.end:  # it may continue
                     cut = span.start
         out = replace_spans(self._held[:cut], [span for span in spans if span.end <= cut])
-        self._before = (self._before + self._held[:cut])[-CONTEXT:]
+        before = (self._before + self._held[:cut])[-CONTEXT:]
+        self._before = before if self._redactor.needs_context(before) else before[-NEAR:]
         self._held = self._held[cut:]
         return out
 

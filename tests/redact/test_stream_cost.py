@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cantrip_actors.redact.redactor import Redactor, Span
@@ -84,3 +86,27 @@ def test_a_stream_continues_when_the_block_of_a_key_ends(size: int) -> None:
     for end in range(size, len(text) + size, size):
         out += stream.feed(text[end - size : end])
     assert out == "[redacted:private-key]\nand then "
+
+
+@pytest.mark.rule("X-08")
+def test_a_word_of_prose_is_searched_with_few_characters_before_it() -> None:
+    text = "an ordinary sentence, and another one about a key. " * 100
+    assert looked_through(text, 5) < 40 * len(text)  # 200 characters for a piece
+
+
+@pytest.mark.rule("X-08")
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("Cookie: session=abcdef0123456789" + "; name=value-of-a-cookie" * 15, "value-of-a-cookie"),
+        ("machine example.com login " + "a" * 200 + " password secret-of-a-file", "secret-of-a-file"),
+        (json.dumps(json.dumps({"api_key": "abcDEF0123456789xyz"})), "abcDEF0123456789xyz"),
+        ("".join(f"\\u{ord(sign):04x}" for sign in "api_key = ") + "'abcDEF0123456789xyz'", "abcDEF0123456789xyz"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 7])
+def test_a_secret_far_behind_its_name_is_redacted_in_a_stream(text: str, secret: str, size: int) -> None:
+    stream, text = RedactedStream(Redactor()), f"see {text} there"
+    out = "".join(stream.feed(text[at : at + size]) for at in range(0, len(text), size)) + stream.close()
+    assert "[redacted:" in out
+    assert secret not in out
