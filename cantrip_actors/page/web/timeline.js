@@ -289,8 +289,12 @@ export class Timeline {
         h("span", { class: "knot" }, sign(shape)),
         h("div", { class: "line" }, h("p", { class: "say" }, text, at ? time(Date.parse(at)) : ""), more ?? ""),
       );
-    const by = (who, how) =>
-      h("span", { class: "by", title: how }, who ? plain(who.replace(/^token:/, "")) : "its caller");
+    const by = (who, how) => {
+      const sender = this.model.entities.get(who);
+      return sender
+        ? h("a", { class: "by", href: linkTo(who), dir: "auto" }, title(sender))
+        : h("span", { class: "by", title: how }, who ? plain(who.replace(/^token:/, "")) : "its caller");
+    };
     switch (event) {
       case "entity":
       case "intent":

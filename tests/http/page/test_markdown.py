@@ -95,3 +95,27 @@ def test_markup_references_and_deep_nesting_stay_text(chrome: Any) -> None:
                 assert all(word.strip() in shown for word in words), (text[:50], shown[:200])
                 assert page.locator("article.turn :is(img, b, i)").count() == 0
                 assert page.locator("article.turn .prose a").count() == (text.startswith("[a]: "))
+
+
+LONG_TABLE = """| letter | what it says about the summer of that year | pages |
+|:--|:--|--:|
+| Ada | It was warm, and nobody came before the end of August | 12 |
+| averylongaddresswithoutanyspaces@andalongdomainbehindit.example | It was cold | 3 |
+"""
+
+
+def test_a_wide_table_is_read_sideways_on_a_phone(chrome: Any) -> None:
+    """A column is wide enough for some words, so that no cell becomes a tower of them."""
+    teller = Cantrip(scripted([{"content": LONG_TABLE}]), circle=Circle(["done"], [max_turns(3)]), name="teller")
+    phone = {"viewport": {"width": 360, "height": 780}}
+    with live([teller]) as service, opened(chrome, url=service.link(), **phone) as page:
+        show(page, cast(service, "teller", "tell"))
+        page.wait_for_selector("article.turn table")
+        tallest, box, whole = page.evaluate(
+            """() => [Math.max(...[...document.querySelectorAll("article.turn :is(th, td)")].map((one) =>
+              one.getBoundingClientRect().height / parseFloat(getComputedStyle(one).lineHeight))),
+              document.querySelector(".tablebox").clientWidth, document.querySelector(".tablebox").scrollWidth]"""
+        )
+        assert tallest < 5
+        assert whole > box
+        assert page.evaluate("document.documentElement.scrollWidth") == 360

@@ -12,7 +12,7 @@ from cantrip_actors.crystals import Breaker, limited
 from cantrip_actors.observe import Telemetry
 from cantrip_actors.runtime.circles.gates_actor import GatesActor
 from cantrip_actors.stream.wire import FinalMessage, ItemDelta, ItemDone, ItemStart, ResponseDone, ResponseStart
-from cantrip_actors.wards import max_tokens, max_turns, timeout
+from cantrip_actors.wards import max_depth, max_tokens, max_turns, timeout
 from tests.drawings import folder_for
 from tests.http.browser import Live, live
 from tests.http.page.pages import IN_CHROMIUM, call, cast, opened, publish, refused, search, show, until
@@ -273,3 +273,21 @@ def test_the_timeline_follows_the_newest_turn_until_a_person_scrolls_up(chrome: 
         page.wait_for_function(f"() => !({AT_END})()")
         send("and another")
         assert not page.evaluate(AT_END)
+
+
+def test_the_name_of_a_child_that_answers_from_the_background_leads_to_it(chrome: Any) -> None:
+    def think(context: Any) -> Any:
+        last = str(context[-1].content)
+        if last == "plan":
+            return call("I start one.", ("call_agent", {"intent": "look", "wait": False}))
+        return {"content": "Found." if last == "look" else "Done."}
+
+    circle = Circle(["done", "background"], [max_turns(9), max_depth(1)])
+    planner = Cantrip(scripted(think, record=False), circle=circle, name="planner")
+    with live([planner]) as service, opened(chrome, url=service.link()) as page:
+        show(page, cast(service, "planner", "plan", "pia"))
+        sender = page.locator('#main .step:has-text("steered by") a.by')
+        sender.wait_for()
+        assert sender.text_content() == "child"
+        sender.click()
+        page.wait_for_selector('#main .step:has-text("look")')
