@@ -45,7 +45,7 @@ class AnswerStream:
         self, entity_id: str, turn_id: str, now: Callable[[], float], redactor: Callable[[], Redactor]
     ) -> None:
         self.is_closed = False
-        self._entity_id = entity_id
+        self.entity_id = entity_id
         self._turn_id = turn_id
         self._now = now
         self._redactor = redactor
@@ -91,7 +91,7 @@ class AnswerStream:
         self._open[block] = start.item_type
         text = self._redact_text(block, start.initial_content) if start.initial_content else ""
         return DeltaEvent(
-            self._entity_id,
+            self.entity_id,
             self._now(),
             self._turn_id,
             self._make_item_id(block),
@@ -107,7 +107,7 @@ class AnswerStream:
         text = "" if kind is None else self._redact_text(block, delta.delta_content)
         if kind is None or not text:
             return None
-        return DeltaEvent(self._entity_id, self._now(), self._turn_id, self._make_item_id(block), kind, text)
+        return DeltaEvent(self.entity_id, self._now(), self._turn_id, self._make_item_id(block), kind, text)
 
     def _end_item(self, end: ItemDone | ItemError | ItemCancelled) -> ItemEndEvent | None:
         block = end.item_id
@@ -119,14 +119,14 @@ class AnswerStream:
         shown = self._redactor().value(end)
         final = shown.final_item if isinstance(shown, ItemDone) else None
         error = shown.error if isinstance(shown, ItemError) else None
-        return ItemEndEvent(self._entity_id, self._now(), self._turn_id, self._make_item_id(block), final, error)
+        return ItemEndEvent(self.entity_id, self._now(), self._turn_id, self._make_item_id(block), final, error)
 
     def _fail(self, error: StreamError, *, is_retried: bool) -> AttemptFailedEvent | None:
         if self._has_failed and not is_retried:
             return None
         self._has_failed = not is_retried
         shown = self._redactor().value(error)
-        return AttemptFailedEvent(self._entity_id, self._now(), self._turn_id, shown, is_retried)
+        return AttemptFailedEvent(self.entity_id, self._now(), self._turn_id, shown, is_retried)
 
     def _make_item_id(self, block: str) -> str:
         return str(ItemId(self._turn_id, self._attempt, block))

@@ -1,5 +1,6 @@
 """The canonical stream of a live runtime, as its subscribers see it."""
 
+from itertools import pairwise
 from typing import Any
 
 import anyio
@@ -12,6 +13,7 @@ from cantrip_actors import (
     CrystalError,
     DeltaEvent,
     ItemEndEvent,
+    MissedEvent,
     Runtime,
     StepStartEvent,
     StreamedEvent,
@@ -419,6 +421,72 @@ async def test_a_reader_that_comes_in_the_middle_of_an_answer_gets_it_from_its_b
     texts = [pieces.add(event) for event in both[0]]
     assert pieces.turn == answer
     assert sum(map(bool, texts)) > 5  # it grew
+
+
+class Bursting:
+    """A crystal that says words, so many of them without a wait."""
+
+    name = "test:bursts"
+
+    def __init__(self, words: int, burst: int) -> None:
+        self.words = words
+        self.burst = burst
+
+    async def invoke(self, messages: Any, emit: Any) -> str:
+        emit(ItemStart("0", "message"))
+        for number in range(self.words):
+            if number % self.burst == 0:
+                await anyio.sleep(0.1)
+            emit(ItemDelta("0", f"word{number} "))
+        text = "".join(f"word{number} " for number in range(self.words))
+        emit(ItemDone("0", FinalMessage(text, "agent")))
+        return text
+
+
+@pytest.mark.rule("K-42")
+@pytest.mark.parametrize("burst", [1, 50])
+async def test_words_that_a_crystal_says_without_a_wait_are_one_event_for_each_reader(burst: int) -> None:
+    crystal = Bursting(burst * 20, burst)
+    seen: list[list[Any]] = [[], []]
+
+    async def read(feed: Any, events: list[Any]) -> None:
+        events.extend([(anyio.current_time(), event) async for event in feed])
+
+    async with Runtime.open() as runtime, anyio.create_task_group() as tasks:
+        entity = await runtime.start(cantrip(crystal), "go")
+        for events in seen:
+            tasks.start_soon(read, entity.events(after="0", deltas=True), events)
+        await entity.episode()
+    for events in seen:
+        times = [at for at, event in events if isinstance(event, DeltaEvent)]
+        pieces = [event.text for _, event in events if isinstance(event, DeltaEvent)]
+        assert "".join(pieces) == "".join(f"word{number} " for number in range(crystal.words))
+        assert len(pieces) == 21  # the item's start, and one for each burst
+        assert max(later - earlier for earlier, later in pairwise(times)) < 0.11
+
+
+@pytest.mark.rule("K-42")
+async def test_a_reader_that_comes_late_misses_no_piece_of_a_burst() -> None:
+    async with Runtime.open() as runtime, runtime.stream(cantrip(Bursting(20_000, 20_000)), "go") as run:
+        await run.result()
+        events = [event async for event in run.events()]
+    assert not [event for event in events if isinstance(event, MissedEvent)]
+    (answer,) = [event.text for event in events if isinstance(event, TextEvent)]
+    pieces = TextPieces()
+    assert "".join(map(pieces.add, events)) == answer
+
+
+@pytest.mark.rule("K-42")
+async def test_pieces_come_before_the_recorded_events_of_their_turn_for_a_reader_of_all_entities() -> None:
+    async with Runtime.open() as runtime:
+        feed = runtime.events(deltas=True)
+        await runtime.cast(cantrip(Bursting(100, 10)), "go")
+        feed.close()
+        events = [event async for event in feed]
+    kinds = [type(event) for event in events]
+    last = max(index for index, kind in enumerate(kinds) if issubclass(kind, StreamedEvent))
+    assert kinds.index(StepStartEvent) < kinds.index(DeltaEvent)
+    assert last < kinds.index(TextEvent)
 
 
 async def test_streamed_events_are_made_while_someone_reads_them() -> None:

@@ -144,7 +144,9 @@ def test_a_reader_in_the_middle_gets_the_texts_of_an_item_that_started_again() -
     final = FinalMessage("first", "agent")
     start, end = ItemStart("0", "message"), ItemDone("0", final)
     payloads = [start, ItemDelta("0", "first "), end, start, ItemDelta("0", "second "), ItemDelta("0", "and more ")]
-    so_far = AnswerSoFar()
-    so_far.add(read(stream(), *payloads))
+    so_far = AnswerSoFar(stream())
+    for payload in payloads:
+        so_far.add(payload)
+        so_far.make_events()
     texts = [event.text for event in so_far.list_events() if isinstance(event, DeltaEvent)]
     assert texts == ["first ", "second and more "]

@@ -263,26 +263,24 @@ class Performer:
                 return event
         if not environment.bus.delivers_deltas:
             return await self._query(self._make_query(action))
-        core = environment.core
+        bus, core = environment.bus, environment.core
         answer = AnswerStream(
             cell.entity_id, self._recorder.turn_id, lambda: core.make_moment().wall, lambda: core.guard.redactor
         )
-
-        so_far = environment.bus.answers[cell.entity_id] = AnswerSoFar()
+        so_far = bus.answers[cell.entity_id] = AnswerSoFar(answer)
         calls = NamedCallStream() if cell.plan.circle.has_calls_by_name else None
 
         def emit(emitted: Emitted) -> None:
-            payloads = (emitted,) if calls is None else calls.read(emitted)
-            events = [event for payload in payloads if (event := answer.read(payload)) is not None]
-            if events:
-                so_far.add(events)
-                environment.bus.publish(events)
+            for payload in (emitted,) if calls is None else calls.read(emitted):
+                if so_far.add(payload):
+                    bus.announce(so_far)
 
         try:
             return await self._query(self._make_query(action, emit))
         finally:
+            bus.publish_streamed()
             answer.close()
-            del environment.bus.answers[cell.entity_id]
+            del bus.answers[cell.entity_id]
 
     async def _find_control(self) -> Event | None:
         """Return the event of control mail, of the companion's message or of answers, which come before a query."""

@@ -4,6 +4,10 @@ Recorded events are published after their records were appended, so a subscriber
 Events inform and never control: publishing is a plain function that does not wait. A subscriber that falls behind loses
 its oldest events and gets their number (`MissedEvent`); one that raises does so in its task. Without subscribers no
 events are built.
+
+A crystal may emit many pieces of an answer before any other task runs. They become events when a subscriber reads, or
+when another event has to follow them, so the pieces of a text that are there together are one event for all readers.
+Watchers do not read, and get each piece at once.
 """
 
 from __future__ import annotations
@@ -40,12 +44,14 @@ class Subscription(AsyncIterator[EntityEvent]):
 
     def __init__(
         self,
+        bus: Bus,
         ring: Ring[EntityEvent],
         wanted: Callable[[EntityEvent], bool] | None = None,
         until: str | None = None,
         first: Iterable[EntityEvent] = (),
         has_ended: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
+        self._bus = bus
         self._ring = ring
         self._first = deque(first)
         self._next = ring.end
@@ -58,6 +64,7 @@ class Subscription(AsyncIterator[EntityEvent]):
 
     def close(self) -> None:
         """Take no further events; events that arrived before can still be read."""
+        self._bus.publish_streamed()
         self._end = self._ring.end if self._end is None else self._end
         self._ring.wake()
 
@@ -87,6 +94,7 @@ class Subscription(AsyncIterator[EntityEvent]):
 
     def _take_arrived(self) -> EntityEvent | None:
         """Return the next event that has arrived and is wanted; None if it has not arrived."""
+        self._bus.publish_streamed()
         if self._first:
             return self._first.popleft()
         while self._next < (self._ring.end if self._end is None else self._end):
@@ -169,6 +177,8 @@ class Bus:
         self._is_closed = False
         self.answers: dict[str, AnswerSoFar] = {}
         """The answers that crystals are streaming, by entity."""
+        self._growing: list[AnswerSoFar] = []
+        """Those of them that have payloads of which no events were made yet."""
 
     def __bool__(self) -> bool:
         """Whether anything is delivered: without watchers and subscribers no events are made."""
@@ -189,8 +199,28 @@ class Bus:
         if self:
             self.publish(make(source))
 
+    def announce(self, answer: AnswerSoFar) -> None:
+        """Wake the subscribers of a streamed answer, whose events are made when one of them reads."""
+        self._growing.append(answer)
+        if self._watchers.has_any:
+            self.publish_streamed()
+            return
+        for entity_id in (None, answer.entity_id):
+            ring = self._rings.get((entity_id, True))
+            if ring is not None:
+                ring.wake()
+
+    def publish_streamed(self) -> None:
+        """Deliver the events of the payloads that crystals have emitted since the last call."""
+        while self._growing:
+            self._deliver(self._growing.pop().make_events())
+
     def publish(self, events: Sequence[EntityEvent]) -> None:
-        """Deliver `events`."""
+        """Deliver `events`, after those of all payloads that were emitted before."""
+        self.publish_streamed()
+        self._deliver(events)
+
+    def _deliver(self, events: Sequence[EntityEvent]) -> None:
         if self._watchers.has_any:
             self._watchers.publish(events)
         find = self._rings.get
@@ -215,13 +245,14 @@ class Bus:
 
         With `deltas` the streamed events are among them.
         """
+        self.publish_streamed()
         key = (entity_id, deltas)
         ring = self._rings.get(key)
         if ring is None:
             ring = self._rings[key] = Ring(self._capacity)
         if self._is_closed:
             ring.close()
-        subscription = Subscription(ring, wanted, entity_id if ends_with_it else None, first, has_ended)
+        subscription = Subscription(self, ring, wanted, entity_id if ends_with_it else None, first, has_ended)
         self._subscriptions.add(subscription)
         return subscription
 
