@@ -115,12 +115,12 @@ async def measure_chunk(rounds: int) -> float:
 
         async def stream(chunks: int) -> float:
             provider.chunks = chunks
-            cpu, texts = time.process_time(), 0
+            cpu, text = time.process_time(), ""
             async with runtime.stream(cantrip, "go") as run:
                 async for event in run.events():
-                    texts += isinstance(event, DeltaEvent)
+                    text += event.text if isinstance(event, DeltaEvent) else ""
                 await run.result()
-            assert texts >= chunks, f"expected {chunks} chunks, got {texts}"
+            assert text == "word " * chunks, f"expected {chunks} words, got {text!r}"
             return time.process_time() - cpu
 
         await stream(MANY)

@@ -85,11 +85,13 @@ class Subscription(AsyncIterator[EntityEvent]):
         while (event := self._take_arrived()) is None:
             if self.is_over:
                 raise StopAsyncIteration
-            if self._has_ended is not None and await self._has_ended():
-                self.close()  # events that have arrived meanwhile can still be read
-                continue
-            with anyio.move_on_after(END_INTERVAL if self._has_ended is not None else None):
+            if self._has_ended is None:
                 await self._ring.wait(self._next)  # several tasks may read: each event goes to one of them
+            elif await self._has_ended():
+                self.close()  # events that have arrived meanwhile can still be read
+            else:
+                with anyio.move_on_after(END_INTERVAL):
+                    await self._ring.wait(self._next)
         return event
 
     def _take_arrived(self) -> EntityEvent | None:
