@@ -131,6 +131,8 @@ def migrate(url: LoomArgument, as_json: Json = False) -> None:
 def repair(url: LoomArgument, as_json: Json = False) -> None:
     """Rewrite a damaged loom without its damaged parts; a copy of its files is kept."""
     with report_errors(json=as_json, loom=url):
+        from dataclasses import asdict
+
         from cantrip_actors.cli.errors import opening
         from cantrip_actors.loom import repair_loom
 
@@ -138,8 +140,8 @@ def repair(url: LoomArgument, as_json: Json = False) -> None:
             done = repair_loom(url, seal_key=seal_key())
         lines = [f"{render_url(url)}: {done.records:,} records are kept; a copy is in {done.copy}"]
         lines += [f"  {root}: {count:,} lines left out" for root, count in done.left_out.items()]
-        result = {"copy": str(done.copy), "records": done.records, "left_out": done.left_out}
-        output.show(result, lines, as_json=as_json)
+        lines += [f"  {entity}: its content was deleted; it is forgotten again" for entity in done.forgotten]
+        output.show(asdict(done) | {"copy": str(done.copy)}, lines, as_json=as_json)
 
 
 def show_verification(verified: Verified, url: str, *, as_json: bool) -> None:

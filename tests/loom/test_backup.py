@@ -421,6 +421,42 @@ def test_a_repair_keeps_all_mail_and_timers_that_wait(path, monkeypatch):
 
 
 @pytest.mark.rule("C-53")
+@pytest.mark.parametrize("key", [None, b"sixteen bytes of a secret"])
+@pytest.mark.parametrize("name", ["loom.db", "loom.jsonl"])
+def test_a_loom_without_records_is_repaired_to_one_with_the_same_schedules(tmp_path, name, key):
+    path = tmp_path / name
+    open_store(path, seal_key=key).close()
+    assert repair_loom(path, seal_key=key).records == 0
+    with open_store(path, seal_key=key) as store:
+        store.replace_timer(None, schedule())
+    assert repair_loom(path, seal_key=key).records == 0
+    with open_store(path, read_only=True, seal_key=key) as store:
+        assert verify_loom(store).ok
+        assert list(store.timers()) == [schedule()]
+
+
+@pytest.mark.rule("C-53")
+@pytest.mark.parametrize("name", ["loom.db", "loom.jsonl"])
+def test_a_file_whose_maker_was_killed_at_once_is_repaired_to_an_empty_loom(tmp_path, name):
+    path = tmp_path / name
+    path.touch()
+    assert repair_loom(path).records == 0
+    with open_store(path, read_only=True) as store:
+        assert verify_loom(store).ok
+
+
+@pytest.mark.rule("C-53")
+@pytest.mark.parametrize("name", ["loom.db", "loom.jsonl"])
+@pytest.mark.parametrize("data", [b"garbage" * 100, b'{"kind":"header",garbage}\n'])
+def test_a_repair_of_a_file_without_a_readable_record_changes_nothing(tmp_path, name, data):
+    path = tmp_path / name
+    path.write_bytes(data)
+    with pytest.raises(LoomError, match="nothing of it can be read: restore it from a backup"):
+        repair_loom(path)
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [(name, data)]
+
+
+@pytest.mark.rule("C-53")
 @pytest.mark.parametrize("name", ["loom", "lo[o]m*"])
 def test_a_repair_leaves_the_files_of_others(path, name):
     path = path.rename(path.with_name(name + path.suffix))
@@ -558,7 +594,8 @@ def test_bytes_that_are_no_text_in_a_forgotten_record_are_damage_and_no_backup_i
     with pytest.raises(LoomError, match=r"cannot be copied: .* is not a record of a loom"):
         backup_loom(path, tmp_path / f"copy.{suffix}")
     with open_store(path, repair=True) as store:
-        assert [len(store.records(one)) for one in ("a", "b")] == [6, 6]
+        assert [len(store.records(one)) for one in ("a", "b")] == [8, 6]  # `a` was ended and forgotten again
+        assert verify_loom(store).ok
 
 
 @pytest.mark.rule("C-53")

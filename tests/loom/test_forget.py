@@ -1,11 +1,14 @@
 """Forgetting entities, in every store: no byte of the content is left, and the rest of the loom is as it was."""
 
 import os
+import shutil
 import signal
-from contextlib import nullcontext
+import sqlite3
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import parse_qs, urlsplit
 
 import psycopg
@@ -17,11 +20,13 @@ from cantrip_actors.loom import (
     Loom,
     Mail,
     Wanted,
+    backup_loom,
     begin_forget,
     copy_loom,
     find_forks,
     forget_entities,
     open_store,
+    repair_loom,
     this_process,
     thread_jsonl,
     verify_loom,
@@ -514,3 +519,71 @@ def test_a_record_of_a_forgotten_entity_is_the_last_of_its_log(store):
     assert [isinstance(record, ForgottenRecord) for record in store.records("a")].index(True) == len(
         store.records("a")
     ) - 1
+
+
+# -------------------------------------------------------------------------------------------------------------- damage
+
+
+def damage(path, number):
+    """Overwrite a record of a closed loom in a file."""
+    if path.suffix == ".jsonl":
+        lines = path.read_bytes().splitlines(keepends=True)
+        at = [at for at, line in enumerate(lines) if line.startswith(b'{"kind":')][number - 1]
+        lines[at] = b'{"kind":' + b"x" * (len(lines[at]) - 9) + b"\n"
+        path.write_bytes(b"".join(lines))
+    else:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("update records set body = 'x' where seq = ?", (number,))
+
+
+def check_repaired(path, key, folder):
+    """Assert that a repaired loom verifies, can be repaired again, and has no content of `a` and its child."""
+    with open_store(path, read_only=True, seal_key=key) as store:
+        assert verify_loom(store).faults == []
+        ends = {entity: store.life(entity) for entity in ("a", "child")}
+        assert set(ends.values()) <= {None, Life.FORGOTTEN}
+        records = {entity: len(store.records(entity)) for entity in ("a", "b", "child")}
+    again = repair_loom(path, seal_key=key)
+    assert (again.records, again.left_out, again.forgotten) == (sum(records.values()), {}, ())
+    shutil.rmtree(again.copy)
+    backup = folder / f"backup{path.suffix}"
+    assert backup_loom(path, backup, seal_key=key).ok
+    return records
+
+
+@pytest.mark.rule("C-50", "C-53")
+@pytest.mark.parametrize("key", [None, b"sixteen bytes of a secret"])
+@pytest.mark.parametrize("kind", ["sqlite", "jsonl"])
+def test_a_repair_forgets_again_when_the_record_that_says_so_is_lost(kind, key, tmp_path):
+    with open_store(whole := tmp_path / f"whole.{'db' if kind == 'sqlite' else kind}", seal_key=key) as store:
+        fill(store)
+        forget_entities(store, Wanted(["a"]))
+        numbers = range(1, 1 + sum(1 for _ in store.lines()))
+    for number in numbers:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        path = folder / whole.name
+        shutil.copy(whole, path)
+        damage(path, number)
+        done = repair_loom(path, seal_key=key)
+        shutil.rmtree(done.copy)
+        check_repaired(path, key, folder)
+        assert leftovers(Place(kind, folder), folder) == set()
+
+
+@pytest.mark.rule("C-50", "C-53")
+@pytest.mark.parametrize("key", [None, b"sixteen bytes of a secret"])
+def test_a_repair_finishes_a_forget_that_was_killed(key, tmp_path, monkeypatch):
+    monkeypatch.setattr(table_forget, "MOST", 2)
+    path = tmp_path / "loom.db"
+    with open_store(path, seal_key=key) as store:
+        fill(store)
+        monkeypatch.setattr(SqliteStore, "_forget_group", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            forget_entities(store, Wanted(["a"]))
+        assert store.half_forgotten()
+    monkeypatch.undo()
+    done = repair_loom(path, seal_key=key)
+    shutil.rmtree(done.copy)
+    check_repaired(path, key, tmp_path)
+    assert leftovers(Place("sqlite", tmp_path), tmp_path) == set()

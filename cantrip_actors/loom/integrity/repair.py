@@ -2,6 +2,9 @@
 
 In each tree, the records before the first one that is missing, unreadable or does not fit its hash chain are kept: an
 entity cannot be continued from a log with a hole. A tree that ends so looks like one whose process died there.
+
+The record that says that an entity is forgotten may be among the lost ones, while its tombstones are kept. Such an
+entity is forgotten again, and so is one that a killed process left half forgotten.
 """
 
 from __future__ import annotations
@@ -22,25 +25,27 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from cantrip_actors.loom.integrity.copy import can_wait
-from cantrip_actors.loom.integrity.verify import Trees
+from cantrip_actors.loom.integrity.verify import Trees, verify_loom
 from cantrip_actors.loom.memory.journal import JournalLine, decode_line
 from cantrip_actors.loom.memory.jsonl import JsonlStore
 from cantrip_actors.loom.seal.line_file import describe_failure
 from cantrip_actors.loom.seal.seal_key import Seal, SealKey, SealMark, open_seal
 from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.loom.stores.blobs import attach_images, bind_mail
+from cantrip_actors.loom.stores.erasure import Erasure
 from cantrip_actors.loom.stores.store import Store
-from cantrip_actors.machine.project import as_header
+from cantrip_actors.machine.project import Life, as_forgotten, as_header
 from cantrip_actors.own_files.claims import SQLITE, is_claimed, list_loom_files
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
 from cantrip_actors.records.codec import decode
+from cantrip_actors.records.instant import format_instant
 from cantrip_actors.records.mail import Mail, decode_mail, get_key
-from cantrip_actors.records.records import get_snapshot, replace_snapshot
+from cantrip_actors.records.records import Ended, Record, get_snapshot, replace_snapshot
 from cantrip_actors.records.seal import split_link
 from cantrip_actors.records.submissions import SubmissionRow, decode_submission
 from cantrip_actors.records.timers import Timer, decode_timer
-from cantrip_actors.records.tombstone import is_tombstone
+from cantrip_actors.records.tombstone import TombstoneSum, is_tombstone
 from cantrip_actors.redact.logs import get_logger
 from cantrip_actors.terms.errors import LoomError
 
@@ -57,6 +62,9 @@ _SHARED: Final = (0x40000002, 510)
 LARGEST: Final = 2**40
 """The most bytes of a file: a head that names more is itself damaged."""
 
+AUTHOR: Final = ("repair", "the record of its deletion was lost, or the deletion had not been finished")
+"""The author and the reason in the record of an entity that a repair forgets again."""
+
 _UNREADABLE = "(unreadable lines)"
 
 
@@ -64,12 +72,14 @@ _UNREADABLE = "(unreadable lines)"
 class Repaired:
     """The result of `repair_file`. `copy` is the folder with the original files.
 
-    `left_out` maps each root entity whose tree lost records to the number of its lines that were left out.
+    `left_out` maps each root entity whose tree lost records to the number of its lines that were left out. `forgotten`
+    are the entities that had tombstones, without the record that says that they are forgotten: they are forgotten now.
     """
 
     copy: Path
     records: int
     left_out: dict[str, int]
+    forgotten: tuple[str, ...] = ()
 
 
 def repair_file(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repaired:
@@ -120,19 +130,30 @@ def _repair(path: Path, *, is_jsonl: bool, seal_key: SealKey | None) -> Repaired
             shutil.copy2(file, draft / file.name)
             shutil.copy2(file, draft / f"{single}{file.name.removeprefix(path.name)}")
         old = _JsonlLines(draft / single) if is_jsonl else _SqliteLines(draft / single)
+        kind = JsonlStore if is_jsonl else SqliteStore
         with closing(old):
             seal = open_seal(seal_key, old.mark(), str(path), is_new=False)
-            with (JsonlStore if is_jsonl else SqliteStore)(draft / repaired, seal_key=seal_key) as target:
+            with kind(draft / repaired, seal_key=seal_key) as target:
                 salvage = _Salvage(old, target, seal)
                 salvage.copy()
-        if not salvage.records:
+        if not salvage.records and not _is_sound(draft / single, kind, seal_key):
             raise LoomError(f"{path}: nothing of it can be read: restore it from a backup")
         copy = draft.rename(path.with_name(f"{path.name}.damaged-{datetime.now(UTC).strftime('%Y%m%dT%H%M%S%f')}"))
     with _lock(copy / single, is_jsonl=is_jsonl):
         _replace(path, files, copy / single, copy / repaired)
-    left_out = dict(salvage.left_out)
-    _log.warning("loom.repaired", path=str(path), copy=str(copy), records=salvage.records, left_out=left_out)
-    return Repaired(copy, salvage.records, left_out)
+    left_out, forgotten = dict(salvage.left_out), tuple(salvage.tombstones)
+    facts = {"records": salvage.records, "left_out": left_out, "forgotten": forgotten}
+    _log.warning("loom.repaired", path=str(path), copy=str(copy), **facts)
+    return Repaired(copy, salvage.records, left_out, forgotten)
+
+
+def _is_sound(path: Path, kind: type[JsonlStore | SqliteStore], seal_key: SealKey | None) -> bool:
+    """Return whether a file is a loom without a fault: one without records, or one whose making was interrupted."""
+    try:
+        with kind(path, seal_key=seal_key) as store:
+            return verify_loom(store).ok
+    except LoomError:
+        return False
 
 
 @contextmanager
@@ -321,9 +342,11 @@ class _Salvage:
     cut: set[str] = field(default_factory=set)
     keys: dict[tuple[str, str], str] = field(default_factory=dict)
     """The roots and keys of taken mail, and when the last one with that key was taken."""
+    tombstones: dict[str, TombstoneSum] = field(default_factory=dict)
+    """The tombstones of each entity that no record names as forgotten."""
 
     def copy(self) -> None:
-        """Copy records, mail, timers, submissions and accounts."""
+        """Copy records, mail, timers, submissions and accounts; forget again what had been forgotten."""
         trees = Trees(self.seal)
         for line in self.old.read_lines():
             try:
@@ -346,6 +369,19 @@ class _Salvage:
             self.target.add_submission(row)
         for name, state in self.old.read_accounts():
             self.target.change_account(name, lambda *_, state=state: (state, None), 0.0)
+        self._forget_again()
+
+    def _forget_again(self) -> None:
+        """Forget the entities with tombstones that no record explains, and everything below them."""
+        doomed = [entity for entity in self.tombstones if self.target.header(entity) is not None]
+        if not doomed:
+            return
+        for entity in doomed:
+            doomed.extend(child for child in self.target.below(entity) if child not in doomed)
+        at = format_instant(self.target.clock())
+        unfinished = [entity for entity in doomed if (self.target.life(entity) or Life.BUSY) < Life.OVER]
+        self.target.append([Ended(entity, "abandoned", at) for entity in unfinished])
+        self.target.prepare_forget(Erasure(doomed, (), at, *AUTHOR))()
 
     def _copy_line(self, trees: Trees, line: bytes) -> str | None:
         """Copy a line; return the root of its tree if it is left out. Raises LoomError if it is not a record."""
@@ -363,6 +399,7 @@ class _Salvage:
         try:
             if link != trees.expect(root, line):
                 raise LoomError("it does not fit the chain")
+            self._count_tombstone(trees, record, line)
             (whole,) = attach_images([record], self.old.read_blob)
             snapshot = get_snapshot(whole)
             blob = None if snapshot is None else self.old.read_blob(snapshot.digest)
@@ -378,3 +415,16 @@ class _Salvage:
         if (key := get_key(record)) is not None:
             self.keys[root, key] = getattr(record, "at", "")
         return None
+
+    def _count_tombstone(self, trees: Trees, record: Record, line: bytes) -> None:
+        """Note a tombstone. Raises LoomError for a ForgottenRecord that does not fit, and for what follows one."""
+        entity, forgotten = record.entity_id, as_forgotten(record)
+        place = trees.index.places.get(entity)
+        if place is not None and place.life is Life.FORGOTTEN:
+            raise LoomError("its entity was forgotten before it")
+        if is_tombstone(line):
+            self.tombstones.setdefault(entity, TombstoneSum()).add(line)
+        elif forgotten is not None:
+            if not self.tombstones.get(entity, TombstoneSum()).is_match(forgotten):
+                raise LoomError("the tombstones before it were changed")
+            del self.tombstones[entity]
