@@ -181,6 +181,14 @@ def test_a_database_that_is_not_a_loom_is_refused(path, read_only):
     assert path.read_bytes() == before
 
 
+def test_reading_a_file_whose_maker_was_killed_says_that_it_has_no_tables_yet(path):
+    path.touch()
+    with pytest.raises(LoomError, match="has no tables yet: a process that makes the loom is at work, or was killed"):
+        open_store(path, read_only=True)
+    open_store(path).close()
+    open_store(path, read_only=True).close()
+
+
 class Overtaken:
     """A connection that is slow: after its first statement about the file, another process has made a loom of it."""
 

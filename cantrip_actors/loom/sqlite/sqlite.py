@@ -356,7 +356,10 @@ class SqliteStore(TableStore):
         application, version, tables = connection.execute(_KIND_OF_FILE).fetchone()
         if not tables and any(not end.copied for end in self._wal.noted.read("")):
             raise DamagedLoom(f"{self.path}: all acknowledged records are missing. {_LOST} {REPAIR}")
-        if application != APPLICATION and (tables or self.read_only):
+        if not tables and self.read_only:
+            what = "has no tables yet: a process that makes the loom is at work, or was killed"
+            raise LoomError(f"{self.path} {what}. Opening it for writing, as a runtime does, makes them")
+        if application != APPLICATION and tables:
             raise LoomError(f"{self.path} is an SQLite database, but not a loom: give the path of another file")
         readable_by = None
         if version > schema.VERSION and self._has_table(connection, "version"):
