@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from cantrip_actors.dispatch.status import Capacity as Capacity
     from cantrip_actors.dispatch.status import Status as Status
     from cantrip_actors.dispatch.status import legal_next as legal_next
-    from cantrip_actors.dispatch.summary import Summary as Summary
+    from cantrip_actors.dispatch.summary import DispatchSummary as DispatchSummary
     from cantrip_actors.dispatch.summary import overview as overview
     from cantrip_actors.dispatch.summary import summary_of as summary_of
     from cantrip_actors.dispatch.terms import PlannedStep as PlannedStep

@@ -104,7 +104,7 @@ def ls(
         faults = logs.verify()
         records = (logs.read(dispatch_id) for dispatch_id in logs.ids() if dispatch_id not in faults)
         rows = [summary_of(record) for record in records if wanted in (None, record.status)]
-        summaries = (row._asdict() for row in rows)
+        summaries = (row.model_dump() for row in rows)
         nothing = "" if faults else f"no dispatches in {folder}"
         print_rows(summaries, _render_table(rows, terminal_width()), nothing, as_json=as_json)
         for fault in faults.values():
@@ -126,11 +126,11 @@ def show(
     with _open_dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import markdown as page_of
         from cantrip_actors.dispatch import rehydration
-        from cantrip_actors.dispatch.summary import build_record_fields
+        from cantrip_actors.dispatch.summary import json_of
 
         record = logs.read(_find(logs, id))
         if as_json:
-            output.print_json(build_record_fields(record))
+            output.print_json(json_of(record).model_dump())
         else:
             output.print_lines([page_of(record).rstrip("\n") if markdown else rehydration(record)])
 
@@ -280,9 +280,8 @@ def _decide(logs: Dispatches, typed: str, by: str | None, decision: Decision, te
     """Write a human's decision about a dispatch, and print its status."""
     from cantrip_actors.dispatch.record import make_decision
 
-    record = logs.read(_find(logs, typed))
-    events = make_decision(record, decision, text)
-    _show_status(logs.append(record.id, *events, by="human", author=author(by), door=door()), as_json=as_json)
+    events, dispatch_id = make_decision(decision, text), _find(logs, typed)
+    _show_status(logs.append(dispatch_id, events, by="human", author=author(by), door=door()), as_json=as_json)
 
 
 def _show_status(record: Record, *, as_json: bool) -> None:
@@ -290,7 +289,7 @@ def _show_status(record: Record, *, as_json: bool) -> None:
 
     row = summary_of(record)
     waits = f"; waits for {row.waits_for}" if row.waits_for else ""
-    output.show(row._asdict(), [f"{row.id}: {row.status}{waits}"], as_json=as_json)
+    output.show(row.model_dump(), [f"{row.id}: {row.status}{waits}"], as_json=as_json)
 
 
 def _render_table(rows: list[Any], width: int) -> Iterator[Text]:

@@ -130,8 +130,7 @@ class Dispatcher:
         return await self._decide(dispatch_id, "reject", reason, by, door)
 
     async def _decide(self, dispatch_id: str, decision: Decision, text: str, by: str, door: str) -> Record:
-        events = make_decision(await self.log.read_soon(dispatch_id), decision, text)
-        return await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door)
+        return await self.log.append_soon(dispatch_id, make_decision(decision, text), by="human", author=by, door=door)
 
     async def forget(self, dispatch_id: str, *, by: str = "", why: str = "") -> Forgotten | None:
         """Delete the log of a dispatch that is over, and the content of its entity (`Runtime.forget`).

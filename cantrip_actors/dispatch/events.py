@@ -8,7 +8,8 @@ entry with the number of the old one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
@@ -212,6 +213,11 @@ class Entry(Value, frozen=True):
     def kind(self) -> str:
         """The event's name in the log."""
         return str(self.event.__struct_config__.tag)
+
+
+def make_entry_key(key: str | None, content: Sequence[Any]) -> str:
+    """Return the key of the entries of a request with this content (see `Entry`); empty if the request has no key."""
+    return f"{key} {sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}" if key else ""
 
 
 # msgspec describes a class at its first use, and the process crashes if two threads do that at once: describe it now

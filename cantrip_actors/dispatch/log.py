@@ -20,6 +20,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
+from itertools import chain
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -32,7 +33,7 @@ from cantrip_actors.dispatch.errors import (
     UnknownDispatch,
 )
 from cantrip_actors.dispatch.events import Dispatched, Entry, Event, decode_entry, encode_entry
-from cantrip_actors.dispatch.record import Record, apply, make_follow_up
+from cantrip_actors.dispatch.record import EventsFor, Record, apply, make_follow_up
 from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.dispatch.terms import ID
@@ -139,7 +140,7 @@ class Dispatches:
     def append(
         self,
         dispatch_id: str,
-        *events: Event,
+        *events: Event | EventsFor,
         by: Capacity,
         author: str,
         turn_id: str | None = None,
@@ -149,6 +150,8 @@ class Dispatches:
         key: str = "",
     ) -> Record:
         """Write events, one entry each, all of them or none, and what follows from them; return the new record.
+
+        An event may be a function, which returns the events for the record as it is when they are written.
 
         `by` is the capacity in which `author` writes, `token` the fencing token of the author's lease, `turn_id` the
         turn it happens in, `door` that of a human's decision. With `once` an event that this turn has
@@ -163,7 +166,7 @@ class Dispatches:
         def decide(record: Record) -> Iterator[bytes]:
             if key and record.written_with(key) is not None:
                 return
-            for event in events:
+            for event in chain.from_iterable(make(record) if callable(make) else (make,) for make in events):
                 if once and record.has(event, turn_id):
                     continue
                 due: Event | None = event

@@ -62,10 +62,8 @@ def make_orchestrator_gates(log: Dispatches, run: Callable[[str], Awaitable[Reco
     @gate(idempotent=True)
     async def unblock(dispatch_id: str, note: str, call: GateCall) -> dict[str, Any]:
         """Tell a blocked worker what was done about its blocker; it continues, and is waited for again."""
-        events = make_decision(await log.read_soon(dispatch_id), "unblock", note)
-        await log.append_soon(
-            dispatch_id, *events, by="orchestrator", author=call.entity_id, turn_id=call.turn_id, once=True
-        )
+        events, author = make_decision("unblock", note), call.entity_id
+        await log.append_soon(dispatch_id, events, by="orchestrator", author=author, turn_id=call.turn_id, once=True)
         return _build_result(await run(dispatch_id))
 
     async def create_and_run(contract: Contract, call: GateCall) -> Record:

@@ -6,7 +6,7 @@ make_follow_up  (record)        -> the event that the runtime itself has to writ
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -150,6 +150,10 @@ class Record(Value, frozen=True):
         return frozenset(event.corrects for _, event in self.progress() if event.corrects is not None)
 
 
+EventsFor: TypeAlias = Callable[[Record], tuple[Event, ...]]
+"""A function that returns the events to write, for the record as it is when they are written."""
+
+
 def apply(record: Record | None, entry: Entry) -> Record:
     """Return the record with `entry`, which `refusal` permits."""
     event = entry.event
@@ -211,19 +215,23 @@ def _collect_evidence(record: Record, event: e.Progressed) -> tuple[tuple[int, s
     return tuple(sorted(evidence.items()))
 
 
-def make_decision(record: Record, decision: Decision, text: str = "") -> tuple[Event, ...]:
-    """Return the events by which someone approves, unblocks or rejects, with a note or the reason.
+def make_decision(decision: Decision, text: str = "") -> EventsFor:
+    """Return what someone writes to approve, unblock or reject a dispatch, with a note or the reason.
 
     An approval is for the start, a phase that waits, or a blocked dispatch. A blocked one is queued again.
     """
-    phases = record.phases
-    decided: Event = e.Unblocked(text)
-    if decision == "reject":
-        return (e.StatusChanged("rejected", reason=text),)
-    if decision == "approve":
-        waits = phases.phase if phases is not None and phases.waiting else None
-        decided = e.Approved(text) if waits is None else e.PhaseApproved(waits, text)
-    return (decided, e.StatusChanged("queued", reason=text)) if record.status == "blocked" else (decided,)
+
+    def make_events(record: Record) -> tuple[Event, ...]:
+        phases = record.phases
+        decided: Event = e.Unblocked(text)
+        if decision == "reject":
+            return (e.StatusChanged("rejected", reason=text),)
+        if decision == "approve":
+            waits = phases.phase if phases is not None and phases.waiting else None
+            decided = e.Approved(text) if waits is None else e.PhaseApproved(waits, text)
+        return (decided, e.StatusChanged("queued", reason=text)) if record.status == "blocked" else (decided,)
+
+    return make_events
 
 
 def make_follow_up(record: Record) -> Event | None:

@@ -7,14 +7,12 @@ has the id `dispatch:<id>`. "allow" makes the same decision as `Dispatcher.appro
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
-from cantrip_actors.dispatch.errors import EventRefused, UnknownDispatch
-from cantrip_actors.dispatch.events import Approved, PhaseApproved, StatusChanged, Unblocked
+from cantrip_actors.dispatch.errors import UnknownDispatch
+from cantrip_actors.dispatch.events import Approved, Event, PhaseApproved, StatusChanged, Unblocked, make_entry_key
 from cantrip_actors.dispatch.log import Dispatches, read_trusted_records
 from cantrip_actors.dispatch.record import Record, make_decision
 from cantrip_actors.loom import KeyUsed
@@ -55,43 +53,33 @@ class DispatchRequests:
 
         Raises KeyUsed, UnknownRequest, AlreadyDecided, TamperedRecord, DispatchError.
         """
-        dispatch_id = request_id.removeprefix(PREFIX)
-        if key:  # another decision with this key is another content (see `Entry`)
-            key = f"{key} {sha256(json.dumps([door, decision, note]).encode()).hexdigest()}"
-        try:
-            record = await self.log.read_soon(dispatch_id)
-            if key and _is_repeated(record, key):
-                return True
+        dispatch_id, is_repeated = request_id.removeprefix(PREFIX), True
+        approval, rejection = make_decision("approve", note), make_decision("reject", note or "denied")
+
+        def decide(record: Record) -> tuple[Event, ...]:
+            nonlocal is_repeated
+            is_repeated = False
             if not record.waits_for:
                 raise _make_error(record)
-            events = make_decision(
-                record, *(("approve", note) if decision == "allow" else ("reject", note or "denied"))
-            )
-            await self.log.append_soon(dispatch_id, *events, by="human", author=by, door=door, key=key)
-        except EventRefused as refused:  # another decision came first, perhaps this one
+            return approval(record) if decision == "allow" else rejection(record)
+
+        entry_key = make_entry_key(key, [door, decision, note])
+        try:
+            await self.log.append_soon(dispatch_id, decide, by="human", author=by, door=door, key=entry_key)
+        except KeyUsed:
             record = await self.log.read_soon(dispatch_id)
-            if key and _is_repeated(record, key):
-                return True
-            raise _make_error(record) from refused
+            if record.waits_for:
+                raise
+            raise _make_error(record) from None
         except UnknownDispatch as unknown:
             raise UnknownRequest(str(unknown)) from unknown
-        return False
+        return is_repeated
 
 
 def open_requests(folder: Path | None, seal_key: Path | None) -> DispatchRequests | None:
     """Return the requests that `cantrip requests` lists, too (the entry point `cantrip_actors.requests`)."""
     folder = folder or FOLDER
     return DispatchRequests.of(Dispatches(folder, seal_key=seal_key)) if folder.is_dir() else None
-
-
-def _is_repeated(record: Record, key: str) -> bool:
-    """Return whether this request has decided; for another one that had its key the first decision is the answer."""
-    try:
-        return record.written_with(key) is not None
-    except KeyUsed:
-        if record.waits_for:
-            raise
-        return False
 
 
 def _make_request(record: Record) -> Request:

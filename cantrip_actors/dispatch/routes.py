@@ -7,11 +7,9 @@ threads.
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,13 @@ from pydantic import BaseModel, Field
 from cantrip_actors import CantripError
 from cantrip_actors.dispatch.contract import InvalidContract, draft, require_contract
 from cantrip_actors.dispatch.errors import DispatchError, DispatchExists, EventRefused, UnknownDispatch
+from cantrip_actors.dispatch.events import make_entry_key
 from cantrip_actors.dispatch.log import Dispatches, find_written, read_trusted_records
 from cantrip_actors.dispatch.parse import from_markdown
 from cantrip_actors.dispatch.record import Decision, Record, make_decision
 from cantrip_actors.dispatch.requests import DispatchRequests
 from cantrip_actors.dispatch.status import Status
-from cantrip_actors.dispatch.summary import build_record_fields, summary_of
+from cantrip_actors.dispatch.summary import DispatchJson, DispatchSummary, json_of, summary_of
 from cantrip_actors.http import ApiRoute, HttpCall, JsonAnswer, Problem, ServiceExtension
 from cantrip_actors.http.bodies import Strict
 from cantrip_actors.http.calls import REPLAYED
@@ -63,33 +62,6 @@ class DispatchesQuery(Strict):
     """The query of a list of dispatches."""
 
     status: Status | None = None
-
-
-class DispatchSummary(BaseModel):
-    """A dispatch in a few words; `proven` of its `acceptance` criteria have evidence."""
-
-    id: str
-    title: str
-    status: Status
-    priority: str
-    role: str
-    attempt: int
-    proven: int
-    acceptance: int
-    waits_for: str
-    outcome: str
-    newest: str
-    at: str
-
-
-class DispatchJson(DispatchSummary):
-    """A dispatch with its contract and every entry of its log, oldest first."""
-
-    contract: dict[str, Any]
-    contract_hash: str
-    unmet: list[str]
-    closed: bool
-    entries: list[dict[str, Any]]
 
 
 class DispatchList(BaseModel):
@@ -137,14 +109,14 @@ class _Routes:
         if not call.token.sees_all:
             return JsonAnswer({"items": []})
         records = await run_for_client(read_trusted_records, log)
-        summaries = [summary_of(record)._asdict() for record in records if wanted in (None, record.status)]
+        summaries = [summary_of(record).model_dump() for record in records if wanted in (None, record.status)]
         return JsonAnswer({"items": call.redact_for_token(summaries)})
 
     async def get_dispatch(self, call: HttpCall) -> JsonAnswer:
         """Return a dispatch: its contract, how it stands, and every entry of its log."""
         log, dispatch_id = self._log_for(call), call.path["id"]
-        fields = await run_for_client(lambda: build_record_fields(log.read(dispatch_id)))
-        return JsonAnswer(call.redact_for_token(fields))
+        details = await run_for_client(lambda: json_of(log.read(dispatch_id)).model_dump())
+        return JsonAnswer(call.redact_for_token(details))
 
     async def create_dispatch(self, call: HttpCall) -> JsonAnswer:
         """Dispatch a contract: from then on it is frozen."""
@@ -179,8 +151,8 @@ class _Routes:
             written = record.written_with(key) if key else None
             if written is not None:
                 return JsonAnswer(_build_summary(call, written), headers=REPLAYED)
-            events = make_decision(record, decision, text)
-            record = await log.append_soon(dispatch_id, *events, by="human", author=by.name, door=by.sender, key=key)
+            events = make_decision(decision, text)
+            record = await log.append_soon(dispatch_id, events, by="human", author=by.name, door=by.sender, key=key)
         return JsonAnswer(_build_summary(call, record))
 
     def _log(self) -> Dispatches:
@@ -213,17 +185,12 @@ def _create(call: HttpCall, log: Dispatches, contract: dict[str, Any] | str, key
 @asynccontextmanager
 async def _reserve_key(call: HttpCall) -> AsyncIterator[str]:
     """Yield the key of a request for its entries, empty without one; requests with one key run one at a time."""
-    if call.key is None:
-        yield ""
-        return
-    content = [call.token.name, strip_prefix(call.request), call.body.model_dump()]
-    digest = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    async with call.service.key_lock(f"dispatches\0{call.key}"):
-        yield f"{call.key} {digest}"
+    async with nullcontext() if call.key is None else call.service.key_lock(f"dispatches\0{call.key}"):
+        yield make_entry_key(call.key, [call.token.name, strip_prefix(call.request), call.body.model_dump()])
 
 
 def _build_summary(call: HttpCall, record: Record) -> Any:
-    return call.redact_for_token(summary_of(record)._asdict())
+    return call.redact_for_token(summary_of(record).model_dump())
 
 
 def _describe_error(error: CantripError) -> Problem | None:

@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
+
+from pydantic import BaseModel
 
 from cantrip_actors.dispatch.events import encode_entry
 from cantrip_actors.dispatch.record import Record
+from cantrip_actors.dispatch.status import Status
 
 LONGEST = 200
 """Characters of the newest progress that a summary shows."""
 
 
-class Summary(NamedTuple):
-    """A dispatch in a few words. `waits_for` says what it waits for, empty if it does not wait."""
+class DispatchSummary(BaseModel, frozen=True):
+    """A dispatch in a few words; `proven` of its `acceptance` criteria have evidence.
+
+    `waits_for` says what it waits for, empty if it does not wait.
+    """
 
     id: str
     title: str
-    status: str
+    status: Status
     priority: str
     role: str
     attempt: int
@@ -33,36 +39,46 @@ class Summary(NamedTuple):
     at: str
 
 
-def summary_of(record: Record) -> Summary:
+class DispatchJson(DispatchSummary, frozen=True):
+    """A dispatch with its contract and every entry of its log, oldest first."""
+
+    contract: dict[str, Any]
+    contract_hash: str
+    unmet: list[str]
+    closed: bool
+    entries: list[dict[str, Any]]
+
+
+def summary_of(record: Record) -> DispatchSummary:
     """Return the summary of one record."""
     contract = record.contract
     progress = record.progress()
-    return Summary(
-        record.id,
-        contract.title,
-        record.status,
-        contract.priority,
-        contract.role,
-        record.attempt,
-        len(contract.acceptance) - len(record.unproven),
-        len(contract.acceptance),
-        record.waits_for,
-        (record.result or record.reason) if record.terminal else "",
-        shorten(progress[-1][1].text) if progress else "",
-        record.entries[-1].ts,
+    return DispatchSummary(
+        id=record.id,
+        title=contract.title,
+        status=record.status,
+        priority=contract.priority,
+        role=contract.role,
+        attempt=record.attempt,
+        proven=len(contract.acceptance) - len(record.unproven),
+        acceptance=len(contract.acceptance),
+        waits_for=record.waits_for,
+        outcome=(record.result or record.reason) if record.terminal else "",
+        newest=shorten(progress[-1][1].text) if progress else "",
+        at=record.entries[-1].ts,
     )
 
 
-def build_record_fields(record: Record) -> dict[str, Any]:
-    """Return a whole record as JSON data: its summary, its contract, and every entry."""
-    return {
-        **summary_of(record)._asdict(),
-        "contract": record.contract.as_json(),
-        "contract_hash": record.contract.hash,
-        "unmet": record.unmet,
-        "closed": record.closed,
-        "entries": build_entries_fields(record),
-    }
+def json_of(record: Record) -> DispatchJson:
+    """Return a whole record for JSON: its summary, its contract, and every entry."""
+    return DispatchJson(
+        **dict(summary_of(record)),
+        contract=record.contract.as_json(),
+        contract_hash=record.contract.hash,
+        unmet=list(record.unmet),
+        closed=record.closed,
+        entries=build_entries_fields(record),
+    )
 
 
 def build_entries_fields(record: Record) -> list[dict[str, Any]]:

@@ -169,4 +169,4 @@ class TestSummaries:
         assert summary_of(logs.read(record.id)).outcome == "another day"
 
     def test_a_view_has_a_json_form(self):
-        assert json.loads(json.dumps(summary_of(busy())._asdict()))["proven"] == 1
+        assert json.loads(json.dumps(summary_of(busy()).model_dump()))["proven"] == 1
