@@ -1,7 +1,7 @@
 """A record as a Markdown page, made from the log and never parsed. The same record makes the same page.
 
-It follows the layout of dispatch files. Texts are quoted (`> `) or stand in one line, so that none of them can pass for
-a heading or for another author's entry. `rehydrate.py` makes the text for an entity.
+It follows the layout of dispatch files. Texts are quoted (`> `), indented or in one line, so that none of them can
+pass for a heading or for another author's entry. `rehydrate.py` makes the text for an entity, of the same sections.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from dataclasses import fields
 
 from cantrip_actors.dispatch import events as e
 from cantrip_actors.dispatch.events import Entry, Event
+from cantrip_actors.dispatch.phases import CRITERIA
 from cantrip_actors.dispatch.record import Record
+from cantrip_actors.dispatch.summary import shorten
 from cantrip_actors.dispatch.terms import ROWS, find_field
 from cantrip_actors.records.door import name_decider
 
@@ -19,30 +21,42 @@ from cantrip_actors.records.door import name_decider
 def markdown(record: Record) -> str:
     """Return the whole record as one Markdown page."""
     head = f"<!-- Made from {record.id}.jsonl. Editing this page has no effect. -->"
-    return (
-        "\n".join([head, "", *_render_contract(record), "", *_render_living(record), *_render_entries(record)]) + "\n"
+    return "\n".join(
+        [
+            head,
+            "",
+            *_render_metadata(record),
+            "",
+            *render_contract(record),
+            *render_state(record),
+            *_render_decisions(record),
+            *_render_entries(record),
+            "",
+        ]
     )
 
 
-def _render_contract(record: Record) -> Iterator[str]:
-    contract, proven = record.contract, dict(record.evidence)
-    yield from (
-        f"# Dispatch: {_join_lines(contract.title)}",
-        "",
-        "## Metadata",
-        "",
-        "| Field | Value |",
-        "| --- | --- |",
-    )
+def render_title(record: Record) -> str:
+    """Return the title as a heading."""
+    return f"# Dispatch: {_join_lines(record.contract.title)}"
+
+
+def _render_metadata(record: Record) -> Iterator[str]:
+    yield from (render_title(record), "", "## Metadata", "", "| Field | Value |", "| --- | --- |")
     for name, value in _list_metadata(record):
         if value:
             yield f"| {name} | {_escape_cell(value)} |"
-    yield from ("", "## Objective", "", *_quote(contract.objective), "", "### Acceptance Criteria", "")
+
+
+def render_contract(record: Record) -> Iterator[str]:
+    """Yield the sections of the contract, with the evidence for its criteria and the modified files."""
+    contract, proven = record.contract, dict(record.evidence)
+    yield from ("## Objective", "", *_quote(contract.objective), "", "### Acceptance Criteria", "")
     for item, text in enumerate(contract.acceptance, 1):
-        yield f"- [{'x' if item in proven else ' '}] {_join_lines(text)}"
+        yield f"{item}. [{'x' if item in proven else ' '}] {_join_lines(text)}"
         if item in proven:
-            yield from _quote(f"evidence: {proven[item]}", "  ")
-    yield from ("", "### Scope Boundaries", "", *(f"- {_join_lines(text)}" for text in contract.scope))
+            yield from _quote(f"evidence: {shorten(proven[item])}", "   ")
+    yield from ("", "### Scope Boundaries", "", *_list(contract.scope))
     yield from ("", "## Background", "", *_quote(contract.background))
     yield from ("", "## Related Files", "", "### Source Files", "")
     yield from (f"- `{_join_lines(source.path)}` — {_join_lines(source.description)}" for source in contract.sources)
@@ -54,7 +68,8 @@ def _render_contract(record: Record) -> Iterator[str]:
     yield from ("", "## Verification Gate", "", *_quote(contract.verification))
     for title, texts in (("Outputs", contract.outputs), ("Lessons", contract.lessons)):
         if texts:
-            yield from ("", f"## {title}", "", *(f"- {_join_lines(text)}" for text in texts))
+            yield from ("", f"## {title}", "", *_list(texts))
+    yield ""
 
 
 def _list_metadata(record: Record) -> Iterator[tuple[str, str]]:
@@ -84,41 +99,43 @@ def _render_value(value: object) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _render_living(record: Record) -> Iterator[str]:
-    """Yield plan, phases, lessons and decisions."""
-    yield from _render_plan(record)
+def render_state(record: Record) -> Iterator[str]:
+    """Yield the steps, the phases, and all discoveries and failures that no later entry corrects."""
+    yield from _render_steps(record)
     yield from _render_phases(record)
     corrected = record.corrected
     for title, kind in (("Discoveries", "discovery"), ("What Failed", "what_failed")):
-        entries = record.progress(kind)
-        if entries:
-            yield from (f"## {title}", "")
-            for entry, event in entries:
-                yield from _quote(f"{event.text}{_mark_corrected(entry, corrected)}")
-                yield ""
-    yield from _render_decisions(record)
+        texts = [event.text for entry, event in record.progress(kind) if entry.seq not in corrected]
+        if texts:
+            yield from (f"## {title}", "", *_list(texts), "")
 
 
-def _render_plan(record: Record) -> Iterator[str]:
+def _render_steps(record: Record) -> Iterator[str]:
     if record.plan is not None:
         yield from (f"## Steps (round {record.plan.round} of {record.plan.rounds})", "")
         for at, step in enumerate(record.plan.steps, 1):
             yield f"{at}. [{step.mark.upper()}] {_join_lines(step.planned.purpose)}"
-            if step.outcome:
-                yield from _quote(step.outcome, "   ")
+            if step.mark == "current":
+                for name in ("inputs", "actions", "expected", "verification"):
+                    if text := getattr(step.planned, name):
+                        yield from _quote(f"{name}: {text}", "   ")
+            yield from _quote(step.outcome, "   ")
         yield ""
 
 
 def _render_phases(record: Record) -> Iterator[str]:
-    if record.phases is not None:
+    phases = record.phases
+    if phases is not None:
         yield from ("## Phases", "")
-        left = {passed.phase: passed for passed in record.phases.history}
-        for phase in record.phases.order:
+        left = {passed.phase: passed for passed in phases.history}
+        for phase in phases.order:
             mark = "x" if phase in left else " "
-            yield f"- [{mark}] {_join_lines(phase)}{', approved' if phase in left and left[phase].approved else ''}"
-        if record.phases.phase is not None:
-            waits = f"; {record.phases.blocker}" if record.phases.waiting else ""
-            yield from ("", _join_lines(f"Now: {record.phases.phase}, attempt {record.phases.iteration}{waits}"))
+            yield f"- [{mark}] {phase}{', approved' if phase in left and left[phase].approved else ''}"
+        if phases.phase is not None:
+            waits = f"; {phases.blocker}" if phases.waiting else ""
+            criteria = ", ".join(f"{criterion.name} ({criterion.what})" for criterion in CRITERIA[phases.phase])
+            yield from ("", f"Now: {phases.phase}, attempt {phases.iteration} of {phases.max_iterations}{waits}")
+            yield f"It ends with evidence of {criteria}"
         yield ""
 
 
@@ -202,6 +219,11 @@ def _join_lines(text: str) -> str:
 
 def _escape_cell(text: str) -> str:
     return _join_lines(text).replace("|", "\\|")
+
+
+def _list(texts: Iterable[str]) -> Iterator[str]:
+    """Yield an item for each text; its later lines are indented, so that none of them can pass for a heading."""
+    return ("\n  ".join(f"- {text}".splitlines()) for text in texts)
 
 
 def _quote(text: str, indent: str = "") -> Iterable[str]:

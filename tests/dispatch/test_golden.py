@@ -17,7 +17,7 @@ from tests.dispatch.contracts import contract
 
 GOLDEN = Path(__file__).parent / "golden"
 NAME = "mend-the-search"
-PAGE = "7ed57f14d3e7056f"
+PAGE = "32a1ecc49295cf1c"
 """The first digits of the SHA-256 of the page that the recorded log becomes."""
 
 TERMS = {"needs_approval": "yes", "decision_needed": "Whether tags are worth an index at all."}

@@ -42,9 +42,9 @@ class TestMarkdown:
         for line in (
             "# Dispatch: Mend the search",
             "| Status | active |",
-            "- [x] a tag finds its notes",
-            "  > evidence: 12 passed",
-            "- [ ] an unknown tag finds none",
+            "1. [x] a tag finds its notes",
+            "   > evidence: 12 passed",
+            "2. [ ] an unknown tag finds none",
             "- `/srv/notes/search.py` — where the index is built",
             "- `search.py` — knows tags",
             "## What Failed",
@@ -84,8 +84,8 @@ class TestRehydration:
         for part in (
             record.entries[0].contract_hash[:12],
             record.contract.objective,
-            "1. a tag finds its notes [evidence: 12 passed]",
-            "2. an unknown tag finds none [no evidence yet]",
+            "1. [x] a tag finds its notes\n   > evidence: 12 passed",
+            "2. [ ] an unknown tag finds none",
             *record.contract.tasks,
             record.contract.background,
             "tags are in lower case",
@@ -101,15 +101,15 @@ class TestRehydration:
         record = then(active(role="loop", steps=steps), StepAdvanced(1, "it is the index"), LEARNED[1])
         text = rehydration(record)
         assert "1. [DONE] look" in text
-        assert "CURRENT step 2: mend\n  actions: change search.py\n  expected: a tag finds" in text
+        assert "2. [CURRENT] mend\n   > actions: change search.py\n   > expected: a tag finds" in text
         assert "a second index: too slow" in text
         assert "nobody has to confirm" in text
 
     def test_a_worker_with_steps_and_phases_reads_where_it_is_and_what_ends_the_phase(self):
         record = then(active(steps=["look", "mend"], depth="minimal", max_iterations=4), StepAdvanced(1, "it is slow"))
         text = rehydration(then(record, PhaseFailed("debug", ("the cause is unknown",))))
-        assert "CURRENT step 2: mend" in text
-        assert "Phase: debug, attempt 2 of 4\n  it ends with evidence of root_cause (the root cause)" in text
+        assert "2. [CURRENT] mend" in text
+        assert "Now: debug, attempt 2 of 4\nIt ends with evidence of root_cause (the root cause)" in text
 
     def test_an_orchestrator_reads_its_running_workers(self):
         over = then(queued(dispatch_id="over"), StatusChanged("rejected", reason="no"), by="human")
