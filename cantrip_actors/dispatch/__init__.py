@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from cantrip_actors.lazy_exports import export_lazily
 
 if TYPE_CHECKING:
-    from cantrip_actors.dispatch.checkpoints import Checkpoint as Checkpoint
     from cantrip_actors.dispatch.contract import Contract as Contract
     from cantrip_actors.dispatch.contract import InvalidContract as InvalidContract
     from cantrip_actors.dispatch.contract import draft as draft
@@ -42,31 +41,14 @@ if TYPE_CHECKING:
     from cantrip_actors.dispatch.events import Unblocked as Unblocked
     from cantrip_actors.dispatch.log import Dispatches as Dispatches
     from cantrip_actors.dispatch.orchestrator_gates import disjoint_outputs as disjoint_outputs
-    from cantrip_actors.dispatch.overlap import Overlap as Overlap
-    from cantrip_actors.dispatch.overlap import overlaps as overlaps
-    from cantrip_actors.dispatch.overlap import startable as startable
     from cantrip_actors.dispatch.parse import from_markdown as from_markdown
     from cantrip_actors.dispatch.parse import from_yaml as from_yaml
     from cantrip_actors.dispatch.parse import load_contract as load_contract
-    from cantrip_actors.dispatch.parse import status_of as status_of
     from cantrip_actors.dispatch.parse_markdown import contract_template as contract_template
-    from cantrip_actors.dispatch.phases import Phases as Phases
-    from cantrip_actors.dispatch.plan import Plan as Plan
-    from cantrip_actors.dispatch.plan import Step as Step
     from cantrip_actors.dispatch.record import Record as Record
-    from cantrip_actors.dispatch.record import apply as apply
-    from cantrip_actors.dispatch.record import folded as folded
     from cantrip_actors.dispatch.record import superseding as superseding
-    from cantrip_actors.dispatch.rehydrate import rehydration as rehydration
-    from cantrip_actors.dispatch.rules import refusal as refusal
-    from cantrip_actors.dispatch.status import STATUSES as STATUSES
-    from cantrip_actors.dispatch.status import TERMINAL as TERMINAL
     from cantrip_actors.dispatch.status import Capacity as Capacity
     from cantrip_actors.dispatch.status import Status as Status
-    from cantrip_actors.dispatch.status import legal_next as legal_next
-    from cantrip_actors.dispatch.summary import DispatchSummary as DispatchSummary
-    from cantrip_actors.dispatch.summary import overview as overview
-    from cantrip_actors.dispatch.summary import summary_of as summary_of
     from cantrip_actors.dispatch.terms import PlannedStep as PlannedStep
     from cantrip_actors.dispatch.terms import Rule as Rule
     from cantrip_actors.dispatch.terms import Source as Source

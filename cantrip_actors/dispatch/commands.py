@@ -96,7 +96,9 @@ def ls(
 ) -> None:
     """List the dispatches, and the reason why each waits."""
     with _open_dispatches(folder, json=as_json) as logs:
-        from cantrip_actors.dispatch import STATUSES, status_of, summary_of
+        from cantrip_actors.dispatch.parse import status_of
+        from cantrip_actors.dispatch.status import STATUSES
+        from cantrip_actors.dispatch.summary import summary_of
 
         wanted = None if status is None else status_of(status)
         if status is not None and wanted is None:
@@ -125,7 +127,7 @@ def show(
     """Show a dispatch: its contract, its status, what was learned, the newest progress."""
     with _open_dispatches(folder, json=as_json) as logs:
         from cantrip_actors.dispatch import markdown as page_of
-        from cantrip_actors.dispatch import rehydration
+        from cantrip_actors.dispatch.rehydrate import rehydration
         from cantrip_actors.dispatch.summary import json_of
 
         record = logs.read(_find(logs, id))
@@ -285,7 +287,7 @@ def _decide(logs: Dispatches, typed: str, by: str | None, decision: Decision, te
 
 
 def _show_status(record: Record, *, as_json: bool) -> None:
-    from cantrip_actors.dispatch import summary_of
+    from cantrip_actors.dispatch.summary import summary_of
 
     row = summary_of(record)
     waits = f"; waits for {row.waits_for}" if row.waits_for else ""

@@ -2,19 +2,9 @@
 
 from typing import Any
 
-from cantrip_actors.dispatch import (
-    Capacity,
-    Contract,
-    Dispatched,
-    Entry,
-    Event,
-    Record,
-    StatusChanged,
-    apply,
-    draft,
-    refusal,
-)
-from cantrip_actors.dispatch.record import make_follow_up
+from cantrip_actors.dispatch import Capacity, Contract, Dispatched, Entry, Event, Record, StatusChanged, draft
+from cantrip_actors.dispatch.record import apply, make_follow_up
+from cantrip_actors.dispatch.rules import refusal
 
 AT = "2026-02-26T09:00:00.000Z"
 

@@ -14,12 +14,10 @@ from cantrip_actors.dispatch import (
     ReviewReturned,
     StatusChanged,
     Unblocked,
-    apply,
-    refusal,
 )
 from cantrip_actors.dispatch.phases import CRITERIA, ORDERS
-from cantrip_actors.dispatch.record import make_follow_up
-from cantrip_actors.dispatch.rules import make_exit
+from cantrip_actors.dispatch.record import apply, make_follow_up
+from cantrip_actors.dispatch.rules import make_exit, refusal
 from tests.dispatch.contracts import active, entry, queued, refused, then
 
 WORDS = "This was run and seen, and it says more than fifty characters."

@@ -4,7 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cantrip_actors.dispatch import StepAdvanced, StepReturned, StepSkipped, apply, refusal
+from cantrip_actors.dispatch import StepAdvanced, StepReturned, StepSkipped
+from cantrip_actors.dispatch.record import apply
+from cantrip_actors.dispatch.rules import refusal
 from tests.dispatch.contracts import active, entry, queued, refused, then
 
 LOOP = {"role": "loop", "steps": ["look", "mend", "test"]}

@@ -7,8 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cantrip_actors.dispatch import (
-    STATUSES,
-    TERMINAL,
     Approved,
     Closed,
     Decided,
@@ -29,11 +27,11 @@ from cantrip_actors.dispatch import (
     StepReturned,
     StepSkipped,
     Unblocked,
-    folded,
 )
 from cantrip_actors.dispatch.phases import CRITERIA
+from cantrip_actors.dispatch.record import folded
 from cantrip_actors.dispatch.rehydrate import rehydration
-from cantrip_actors.dispatch.status import TABLE
+from cantrip_actors.dispatch.status import STATUSES, TABLE, TERMINAL
 from cantrip_actors.dispatch.view import markdown
 from tests.dispatch.contracts import AT, contract
 

@@ -16,14 +16,12 @@ from cantrip_actors.dispatch import (
     Recovered,
     StatusChanged,
     Unblocked,
-    apply,
-    folded,
-    refusal,
     superseding,
 )
 from cantrip_actors.dispatch import events as event_module
 from cantrip_actors.dispatch.events import KINDS, decode_entry, encode_entry
-from cantrip_actors.dispatch.rules import MAY_WRITE
+from cantrip_actors.dispatch.record import apply, folded
+from cantrip_actors.dispatch.rules import MAY_WRITE, refusal
 from tests.dispatch.contracts import active, contract, entry, queued, refused, terms, then
 
 DONE = StatusChanged("completed", result="tags are found")

@@ -5,9 +5,9 @@ from itertools import product
 
 import pytest
 
-from cantrip_actors.dispatch import STATUSES, TERMINAL, Recovered, StatusChanged, legal_next
+from cantrip_actors.dispatch import Recovered, StatusChanged
 from cantrip_actors.dispatch.rules import refuse_status
-from cantrip_actors.dispatch.status import ALIASES
+from cantrip_actors.dispatch.status import ALIASES, STATUSES, TERMINAL, legal_next
 from tests.dispatch.contracts import entry, queued
 
 CAPACITIES = ("worker", "supervisor", "orchestrator", "human")

@@ -15,9 +15,9 @@ from cantrip_actors.dispatch import (
     Recovered,
     StatusChanged,
     StepAdvanced,
-    folded,
 )
 from cantrip_actors.dispatch.events import decode_entry, encode_entry
+from cantrip_actors.dispatch.record import folded
 from cantrip_actors.dispatch.rehydrate import rehydration
 from cantrip_actors.dispatch.summary import overview, summary_of
 from cantrip_actors.dispatch.view import markdown

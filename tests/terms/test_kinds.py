@@ -10,15 +10,8 @@ import pytest
 from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, LoomError, Node, gate, replayed, scripted, wrap
 from cantrip_actors.agentic import FunctionAgent
 from cantrip_actors.crystals import CachePoints, Prices, azure, bedrock, local, openai
-from cantrip_actors.dispatch import (
-    Dispatcher,
-    InvalidContract,
-    draft,
-    from_markdown,
-    from_yaml,
-    load_contract,
-    status_of,
-)
+from cantrip_actors.dispatch import Dispatcher, InvalidContract, draft, from_markdown, from_yaml, load_contract
+from cantrip_actors.dispatch.parse import status_of
 from cantrip_actors.gates import standard
 from cantrip_actors.looms import (
     Wanted,
