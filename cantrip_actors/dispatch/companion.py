@@ -16,7 +16,7 @@ crash, and in a new process, the checkpoint is counted again from the loom, and 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,6 @@ from cantrip_actors.dispatch.rules import make_exit
 from cantrip_actors.dispatch.status import Capacity
 from cantrip_actors.machine.project import list_finished_calls, list_started_calls
 from cantrip_actors.own_files.claims import Own
-from cantrip_actors.records.records import GateFinished
 from cantrip_actors.user_code.threads import run_for_client
 
 SHOWN = 120
@@ -185,24 +184,20 @@ class DispatchCompanion(Companion):
         )
 
     def _count_calls(self, entity_id: str) -> Checkpoint:
-        """Return the checkpoint that follows from the entity's records."""
+        """Return the checkpoint that follows from the entity's records.
+
+        A call that failed without a start in the loom was refused, and did not run. Idempotent gates and delegations
+        leave no start; their errors count as runs.
+        """
         state, records = Checkpoint(), self._loom.records(entity_id)
         starts = list_started_calls(records)
         for call in list_finished_calls(records):
+            has_started = call.gate in self._without_start or (call.turn_id, call.tool_call_id) in starts
             if call.gate == "progress" and not call.is_error:
                 state = Checkpoint()
-            elif may_run(state, call.gate) is None and self._did_run(call, (call.turn_id, call.tool_call_id), starts):
+            elif may_run(state, call.gate) is None and (has_started or not call.is_error):
                 state = count_gate(state, call.gate, effectful=call.gate in self._effectful)
         return state
-
-    def _did_run(
-        self, seen: Observation | GateFinished, call: tuple[str, str | None], starts: Collection[tuple[str, str | None]]
-    ) -> bool:
-        """Return whether a gate ran: a call that failed without a start in the loom was refused.
-
-        Idempotent gates and delegations leave no start; their errors count as runs.
-        """
-        return not seen.is_error or seen.gate in self._without_start or call in starts
 
     # Steps
 
@@ -214,11 +209,8 @@ class DispatchCompanion(Companion):
         refusal = may_run(self._checkpoint, call.gate)
         return None if refusal is None else Refused(refusal.text)
 
-    async def has_run(self, call: GateCall, seen: Observation) -> None:
+    def has_run(self, call: GateCall, seen: Observation) -> None:  # noqa: ARG002  # a step after a gate
         """Count a gate call that ran, also one that failed, except for the dispatch's own gates."""
-        records = await run_for_client(self._loom.records, call.entity_id) if seen.is_error else ()
-        if not self._did_run(seen, (call.turn_id, call.call_id), list_started_calls(records)):
-            return
         self._checkpoint = count_gate(self._checkpoint, call.gate, effectful=call.gate in self._effectful)
 
     async def may_end(self, call: GateCall) -> Refused | None:

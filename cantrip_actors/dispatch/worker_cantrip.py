@@ -16,6 +16,7 @@ from cantrip_actors.dispatch.companion import DispatchCompanion, keep_off
 from cantrip_actors.dispatch.contract import Contract
 from cantrip_actors.dispatch.errors import DispatchError
 from cantrip_actors.dispatch.worker_gates import make_worker_gates
+from cantrip_actors.terms.wrapper import Wrapper
 from cantrip_actors.wards import max_cost, require_done_tool
 
 JUDGE_THEMSELVES = frozenset(gate.function for gate in (read, write, list_files, search))
@@ -30,11 +31,13 @@ def make_worker_cantrip(base: Cantrip, contract: Contract, companion: DispatchCo
     gates: list[Any] = [*_select_granted_gates(base, contract), *make_worker_gates(contract, companion)]
     companion.note_gates(gates)
     rules: list[Any] = []
-    for gate in gates:
+    for at, gate in enumerate(gates):
         if "root" in gate.dependencies and gate.function not in JUDGE_THEMSELVES:
             rules.append(wrap(gate.name, pre=[keep_off(gate.dependencies["root"])], name="keeps off own files"))
         if gate.name not in EXEMPT:
-            rules.append(wrap(gate.name, pre=[companion.may_run], post=[companion.has_run], name="checkpoint"))
+            rules.append(wrap(gate.name, pre=[companion.may_run], name="checkpoint"))
+            # inside all other steps, so that it is called only if the gate has run
+            gates[at] = replace(gate, wrappers=(*gate.wrappers, Wrapper("count", post=(companion.has_run,))))
     rules.append(wrap("done", pre=[companion.may_end], name="exit contract"))
     granted = {gate.name for gate in gates}
     # the base may remove a gate that the contract does not grant; a gate that the contract removes has to be there

@@ -422,6 +422,38 @@ class TestCheckpoints:
         assert echoes[:2] == [(False, "a"), (False, "b")]
         assert echoes[2][0]
 
+    @pytest.mark.rule("F-18", "F-20")
+    async def test_a_refused_call_of_an_idempotent_gate_makes_no_checkpoint_due(self, tmp_path: Path) -> None:
+        ran_for: list[str] = []
+
+        @gate(idempotent=True)
+        async def deploy(place: str) -> str:
+            ran_for.append(place)
+            raise ValueError("after half of it")
+
+        def refuse(call: GateCall) -> Refused | None:
+            return Refused("not by day") if call.args["place"] == "live" else None
+
+        made = worker(
+            [
+                say("deploy", place="live"),
+                say("echo", text="a"),
+                say("deploy", place="test"),
+                say("echo", text="b"),
+                *FINISH,
+            ],
+            deploy,
+            wrap("deploy", pre=[refuse]),
+        )
+        async with Runtime.open() as runtime:
+            dispatcher = Dispatcher(runtime, folder(tmp_path), effectful=["deploy"])
+            record = await dispatcher.dispatch(contract(), author="ada")
+            await dispatcher.run(record.id, made)
+            observed = seen(runtime.loom.turns(runtime.entity(record.id).id))
+        assert ran_for == ["test"]
+        assert observed[:2] == [("deploy", True, "not by day"), ("echo", False, "a")]
+        assert "checkpoint required (deploy had an effect)" in observed[3][2]
+
     @pytest.mark.rule("F-18", "F-27", "F-31")
     async def test_a_failed_effect_makes_a_checkpoint_due_also_after_a_restart(self, tmp_path: Path) -> None:
         @gate(name="deploy")
