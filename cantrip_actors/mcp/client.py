@@ -184,9 +184,9 @@ async def hold(
     except* (MCPError, OSError, httpx2.HTTPError, OAuthFlowError, ValidationError, ToolServerError) as problems:
         why = _explain(problems)
     if why is not None:  # raised in `except*`, it would be in a group with Python 3.11.3 and older
-        raise ToolServerError(f"server {name}: {why}{standard_error.last_words}")
+        raise ToolServerError(f"{why}{standard_error.last_words}")
     if connecting.cancelled_caught:
-        raise ToolServerError(f"server {name} did not answer within {patience:g} s{standard_error.last_words}")
+        raise ToolServerError(f"it did not answer within {patience:g} s{standard_error.last_words}")
 
 
 def program(command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None) -> ConnectTarget:
@@ -314,7 +314,7 @@ class _Connection:
             if code in (NEVER_TAKEN, LOGIN_REFUSED) or has_no_session:
                 self._over.set()
             if code == LOGIN_REFUSED:
-                raise ToolServerError(f"server {self._name}: {message}") from problem
+                raise ToolServerError(message) from problem
             if code == NEVER_TAKEN or has_no_session:
                 raise NeverTaken(message) from problem
             raise
@@ -334,9 +334,9 @@ class _Connection:
         pages = self._read_pages("tools", self.session.list_tools, lambda page: map(tool_of, page.tools), may_lack)
         tools, is_all = await pages
         if len(tools) > TOOLS:
-            raise ToolServerError(f"server {self._name} lists more than {TOOLS} tools")
+            raise ToolServerError(f"it lists more than {TOOLS} tools")
         if not is_all:
-            raise ToolServerError(f"server {self._name} lists more than {PAGES} pages of tools")
+            raise ToolServerError(f"it lists more than {PAGES} pages of tools")
         return tools
 
     async def prompts(self) -> Sequence[Prompt]:
@@ -360,11 +360,9 @@ class _Connection:
             except MCPError as problem:
                 if problem.error.code == METHOD_NOT_FOUND and may_lack:
                     return [], True
-                problem_text = f"server {self._name} refuses to list its {what}: {problem.error.message}"
-                raise ToolServerError(problem_text) from problem
+                raise ToolServerError(f"it refuses to list its {what}: {problem.error.message}") from problem
             except ValidationError as problem:
-                problem_text = f"server {self._name} lists its {what} wrongly: {_describe_fault(problem)}"
-                raise ToolServerError(problem_text) from None
+                raise ToolServerError(f"it lists its {what} wrongly: {_describe_fault(problem)}") from None
             entries += read(page)
             cursor = page.next_cursor or None  # some servers end a list with an empty one
             if cursor is None or len(entries) > TOOLS:
@@ -379,7 +377,7 @@ class _Connection:
                 name, dict(arguments), input_responses=responses, request_state=state, allow_input_required=True
             )
 
-        prefix = f"server {self._name}: prompt {name}"
+        prefix = f"prompt {name}"
         try:
             with self._noting_loss():
                 messages = messages_of(await self._settle(send, None))

@@ -47,7 +47,7 @@ def call_once(tool: str, args: Mapping[str, Any]) -> Callable[[Connection], Awai
         wanted = next((offered for offered in tools if offered.name == tool), None)
         if wanted is None:
             raise ToolServerError(
-                f"the server has no tool {tool!r}: {suggest_nearest(tool, [offered.name for offered in tools])}"
+                f"it has no tool {tool!r}: {suggest_nearest(tool, [offered.name for offered in tools])}"
             )
         return await connection.call(wanted, args, GateCall(tool, args, "", ""), lambda _: None)
 
@@ -79,4 +79,5 @@ async def with_connection(server: McpServer, work: Callable[[Connection], Awaita
     if results:
         return results[0]
     why = problems[0] if problems else "its connection ended"
-    raise ToolServerError(str(why) if isinstance(why, ToolServerError) else f"the server was lost: {why}")
+    lost = "" if isinstance(why, ToolServerError) else "it was lost: "
+    raise ToolServerError(f"server {server.name}: {lost}{why}")

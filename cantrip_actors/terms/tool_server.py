@@ -193,7 +193,7 @@ class Connection(Protocol):
     """A connection to a server. Its methods are called by many tasks at once.
 
     `negotiated` is its `ServerSession`, if it knows it. `is_over` is True once the server has ended the session:
-    another connection then replaces this one.
+    another connection then replaces this one. Its errors call the server "it": its users put the server's name before.
     """
 
     @property
@@ -301,7 +301,7 @@ class ToolServer:
     async def hold(self, ready: Callable[[Connection], object], host: Host) -> None:
         """Connect, call `ready` with the connection, and return when it is lost. Raises ToolServerError.
 
-        The connection begins and ends in the task that runs this.
+        The connection begins and ends in the task that runs this. The error calls the server "it", without its name.
         """
         raise NotImplementedError
 

@@ -56,7 +56,7 @@ def test_call_prints_the_result_and_exits_with_1_for_an_error(capsys: Any) -> No
     assert "no: closed" in err
     code, _, err = run(capsys, "call", TARGET, "ad")
     assert code == 1
-    assert "the server has no tool 'ad': did you mean \"add\"?" in err
+    assert "it has no tool 'ad': did you mean \"add\"?" in err
 
 
 @pytest.mark.rule("MCP-02")

@@ -19,6 +19,7 @@ from cantrip_actors import Runtime
 from cantrip_actors.http import ServiceSettings
 from cantrip_actors.http.server import listen, run_hypercorn
 from cantrip_actors.mcp import ToolServerError, http, pipe, stdio
+from cantrip_actors.mcp.look import call_once, with_connection
 from cantrip_actors.terms.tool_server import Host
 from tests.exhaustive import EXHAUSTIVE
 from tests.mcp.test_gates import ERAS, seen, servers_of, spell
@@ -143,7 +144,7 @@ async def test_a_program_that_does_not_start_is_an_error_with_its_last_output() 
         for code in ("import sys; sys.exit('no licence')", in_parts):
             with pytest.raises(ToolServerError, match="no licence"):
                 await runtime.cast(spell(done("ok"), server=stdio("t", sys.executable, "-c", code)), "go")
-        with pytest.raises(ToolServerError, match=r"server t.*No such file or directory"):
+        with pytest.raises(ToolServerError, match=r"^server t cannot be used: cannot start it: No such file"):
             await runtime.cast(spell(done("ok"), server=stdio("t", "/no/such/program")), "go")
 
 
@@ -151,7 +152,7 @@ async def test_a_program_that_does_not_start_is_an_error_with_its_last_output() 
 async def test_a_program_that_writes_an_endless_line_is_ended() -> None:
     flood = "import sys\nwhile True: sys.stdout.write('x' * 65536)"
     async with Runtime.open() as runtime:
-        with pytest.raises(ToolServerError, match=r"server t.*it wrote a message of more than 16 MiB"):
+        with pytest.raises(ToolServerError, match=r"^server t cannot be used: it wrote a message of more than 16 MiB"):
             await runtime.cast(spell(done("ok"), server=stdio("t", sys.executable, "-c", flood)), "go")
 
 
@@ -177,6 +178,24 @@ async def test_a_server_that_breaks_the_protocol_is_an_error_that_says_how(mode:
             first, is_error = str(problem), True
     assert is_error
     assert told in first
+
+
+@pytest.mark.rule("MCP-02")
+@pytest.mark.parametrize(
+    ("mode", "problem"),
+    [
+        ("many", "it lists more than 1000 tools"),
+        ("list", "it lists its tools wrongly: ListToolsResult: tools: Input should be a valid list"),
+    ],
+)
+async def test_an_error_of_a_server_names_it_once(mode: str, problem: str) -> None:
+    server = stdio("t", sys.executable, f"{ROOT}/tests/mcp/lying.py", mode)
+    async with Runtime.open() as runtime:
+        with pytest.raises(ToolServerError) as failed:
+            await runtime.cast(spell(done("ok"), server=server), "go")
+    assert str(failed.value).startswith(f"server t cannot be used: {problem}")
+    with pytest.raises(ToolServerError, match=f"^server t: {problem}"):
+        await with_connection(server, call_once("f", {}))
 
 
 @pytest.mark.rule("MCP-02")
@@ -371,5 +390,5 @@ async def test_a_timeout_reaches_a_server_behind_a_url(era: str) -> None:
 @pytest.mark.rule("MCP-02")
 async def test_a_url_without_a_server_is_refused_by_name() -> None:
     async with Runtime.open() as runtime:
-        with pytest.raises(ToolServerError, match="server t: ConnectError"):
+        with pytest.raises(ToolServerError, match=r"^server t cannot be used: ConnectError"):
             await runtime.cast(spell(done("ok"), server=http("t", "http://127.0.0.1:9/mcp")), "go")

@@ -126,7 +126,7 @@ class ServerActor(Actor):
                 used.problem = "its connection ended"
             except ToolServerError as problem:
                 used.problem = str(problem)
-                raise Stop(Shutdown(used.problem)) from problem
+                raise Stop(Shutdown(f"server {used.server.name}: {used.problem}")) from problem
             finally:
                 if self._since is not None:
                     used.pool.note(SessionEnded(anyio.current_time() - self._since))
@@ -397,7 +397,10 @@ class ToolServers:
         async def send(connection: Connection) -> Any:
             nonlocal is_sent
             is_sent = True
-            return await work(connection)
+            try:
+                return await work(connection)
+            except ToolServerError as problem:
+                raise ToolServerError(f"server {used.server.name}: {problem}") from problem
 
         await used.start()
         try:
