@@ -22,6 +22,7 @@ from cantrip_actors import (
     Runtime,
     RuntimeClosed,
     Stranded,
+    ask_first,
     gate,
     scripted,
 )
@@ -345,3 +346,67 @@ async def test_mail_waits_if_another_release_begins_an_episode_while_its_entity_
         async with Runtime.open(url, cantrips=[old], recover="resume") as runtime:
             assert (await (await runtime.ensure("notes", old)).send("go", key="k1")).result == "Be polite. waited"
     assert answers in (["Be polite. waited"], ["Be brief. waited"]), "by whichever release had the entity loaded"
+
+
+@gate
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+@gate(deferred=True)
+async def build() -> str:
+    """Build."""
+
+
+def asking(prompt: str, gate_name: str) -> Cantrip:
+    async def answer(context: tuple[Message, ...]) -> dict[str, object]:
+        return say(gate_name) if context[-1].role == "user" else done(f"{context[0].content} {context[-1].content}")
+
+    return Cantrip(scripted(answer), Call(prompt), Circle(["done", ask_first(pay), build], [max_turns(5)]), name="desk")
+
+
+@pytest.mark.rule("Y-01", "V-24")
+@pytest.mark.parametrize("store", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("is_decided_first", [True, False])
+@pytest.mark.parametrize("gate_name", ["pay", "build"])
+async def test_a_decision_after_a_deploy_continues_the_entity_that_the_new_release_ensures(
+    tmp_path: Path, store: str, is_decided_first: bool, gate_name: str
+) -> None:
+    url = f"{store}:{tmp_path / 'loom'}"
+
+    async def decide(runtime: Runtime) -> None:
+        (request,) = runtime.requests()
+        if gate_name == "pay":
+            await runtime.decide(request.id, "allow", by="anna")
+        else:
+            await runtime.deliver(request.id, "built")
+
+    async with Runtime.open(url, cantrips=[asking("Be polite.", gate_name)]) as runtime:
+        notes = await runtime.ensure("notes", asking("Be polite.", gate_name))
+        await notes.post("go", key="k1")
+        await anyio.sleep(1)
+    new = asking("Be brief.", gate_name)
+    async with Runtime.open(url, cantrips=[new]) as runtime:
+        if is_decided_first:
+            await decide(runtime)
+        await runtime.ensure("notes", new)
+        await anyio.sleep(1)
+        if not is_decided_first:
+            await decide(runtime)
+        episode = await runtime.receipt("notes", "k1").result(timeout=10)
+    assert episode.result == f"Be brief. {'paid' if gate_name == 'pay' else 'built'}"
+
+
+@pytest.mark.rule("Y-01", "Y-05")
+async def test_a_decision_after_a_rolling_deploy_continues_the_entity_that_the_new_release_ensured(url: str) -> None:
+    old, new = asking("Be polite.", "pay"), asking("Be brief.", "pay")
+    async with Runtime.open(url, cantrips=[new]) as later:
+        async with Runtime.open(url, cantrips=[old]) as runtime:
+            await (await runtime.ensure("notes", old)).post("go", key="k1")
+            await later.ensure("notes", new)
+            await anyio.sleep(1)
+        (request,) = later.requests()
+        await later.decide(request.id, "allow", by="anna")
+        episode = await later.receipt("notes", "k1").result(timeout=10)
+    assert episode.result == "Be brief. paid"

@@ -18,7 +18,7 @@ import anyio
 from cantrip_actors.loom import Held, KeyUsed, Loom, name_lease
 from cantrip_actors.loom.reading.view import fold_entity, make_checked
 from cantrip_actors.machine.events import Begin
-from cantrip_actors.machine.project import Life, find_first_intent
+from cantrip_actors.machine.project import find_first_intent
 from cantrip_actors.machine.state import Identity, Phase, Plan
 from cantrip_actors.records.records import Header, IntentGiven, OnClose
 from cantrip_actors.records.submissions import SubmissionRow, make_submission_key
@@ -190,7 +190,11 @@ class Beginnings:
                 except Held:  # another process makes it just now
                     await anyio.sleep(POLL_INTERVAL)
         is_offered = cantrip.name is not None and tree.cantrips.find_offered(cantrip.name) is not None
-        needs_cantrip = not is_offered or await tree.in_store(partial(self._is_left_behind, entity_id))
+        is_left_behind = await tree.in_store(partial(self._is_left_behind, entity_id))
+        tree.cantrips.note_ensured(entity_id, cantrip)
+        if is_left_behind:
+            tree.inboxes.load(entity_id)  # it may have a decision already
+        needs_cantrip = is_left_behind or not is_offered
         if needs_cantrip:
             tree.cantrips.note_named(entity_id, cantrip)  # so that mail by other handles is taken, too
         entity = Entity(tree, entity_id, name, cantrip=cantrip if needs_cantrip else None, begun_with=cantrip)
@@ -202,13 +206,7 @@ class Beginnings:
         tree = self._tree
         if tree.living.has(entity_id) or tree.store.is_held(entity_id):  # read first, as in `find_if_interrupted`
             return False
-        if tree.store.life(entity_id) not in (Life.BUSY, Life.WAITING):
-            return False
-        try:
-            tree.find_cantrip(tree.loom.facts(entity_id))
-        except CantripUnknown as unknown:
-            return not tree.has_living_node() and unknown.cantrip_id not in tree.store.served()
-        return False
+        return tree.is_left_behind(tree.loom.facts(entity_id))
 
     async def _make_idle(self, name: str, cantrip: Cantrip, tenant: str, lease: str) -> str | None:
         """Record an entity that waits for its first intent, and return its id; None if one has the name.

@@ -74,6 +74,7 @@ class KnownCantrips:
         """Cantrips of children, separate because there may be many."""
         self._offered: dict[str, Cantrip] = {}
         """The latest cantrip of each name, for schedules."""
+        self._ensured: OrderedDict[str, Cantrip] = OrderedDict()
         self._own: OrderedDict[str, Cantrip] = OrderedDict()
         """The cantrips of recently unloaded entities, by entity id."""
         for cantrip in cantrips:
@@ -137,9 +138,21 @@ class KnownCantrips:
         if self.get_unloaded(entity_id) is None:
             self.note_unloaded(entity_id, cantrip)
 
+    def note_ensured(self, entity_id: str, cantrip: Cantrip) -> None:
+        """Remember the cantrip that `ensure` named last for an entity."""
+        self._ensured[entity_id] = cantrip
+        self._ensured.move_to_end(entity_id)
+        if len(self._ensured) > UNLOADED:
+            self._ensured.popitem(last=False)
+
+    def get_ensured(self, entity_id: str) -> Cantrip | None:
+        """Return the cantrip that `ensure` named last for an entity; None if it is not remembered."""
+        return self._ensured.get(entity_id)
+
     def forget(self, entity_id: str) -> None:
         """Forget an entity that has ended."""
         self._own.pop(entity_id, None)
+        self._ensured.pop(entity_id, None)
 
     def get_unloaded(self, entity_id: str) -> Cantrip | None:
         """Return the cantrip of an entity that was unloaded here; None if it is not remembered."""

@@ -236,6 +236,9 @@ class Launcher:
         intent = await core.in_store(partial(core.find_next_intent, facts))
         sent = None if intent is None else core.cantrips.get_sent(entity_id, intent.key)
         is_known = sent is not None or await core.in_store(partial(core.is_clear, facts, intent))
+        if not is_known:
+            sent = await core.in_store(partial(core.find_ensured, facts))
+            is_known = sent is not None
         if not is_known and intent is not None and intent.dependencies is not None:
             hand_over = WriterTask(lambda writer: writer.hand_over(entity_id, core.living.has))
             core.writer.cast(hand_over)  # another process may have its dependencies

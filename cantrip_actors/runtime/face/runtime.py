@@ -786,7 +786,8 @@ class Runtime:
         Any number of callers in any number of processes get the same entity. One that exists keeps its memory and its
         cantrip: if that has the name of one that `Runtime.open` offers, the entity moves as `upgrade` says, and
         otherwise it works with `cantrip` from the first send on, as for `entity`. So does one whose episode a deploy
-        has interrupted, if no living process has the cantrip of that episode.
+        has interrupted, if no living process has the cantrip of that episode; if it waits for a person, from the
+        decision on.
 
         Raises InvalidIntent for an invalid name, InvalidCantrip, LoomError, RuntimeClosed.
         """

@@ -42,7 +42,7 @@ from cantrip_actors.runtime.loom.store_access import StoreAccess
 from cantrip_actors.terms.cantrip import Cantrip
 from cantrip_actors.terms.crystal import Crystal
 from cantrip_actors.terms.episode_scope import Provide
-from cantrip_actors.terms.errors import LoomError, RuntimeClosed
+from cantrip_actors.terms.errors import CantripUnknown, LoomError, RuntimeClosed
 from cantrip_actors.terms.wrapper import Unattended
 from supervisors import ActorRef, NotRunning
 
@@ -304,6 +304,22 @@ class Core:
         return has_node or not {now.id, now.name}.isdisjoint(self.store.served())
 
     # Entities
+
+    def is_left_behind(self, facts: EntityFacts) -> bool:
+        """Return whether an episode is under way, or waits for a person, with a cantrip that no living process has."""
+        if facts.life not in (Life.BUSY, Life.WAITING):
+            return False
+        try:
+            self.find_cantrip(facts)
+        except CantripUnknown as unknown:
+            return not self.has_living_node() and unknown.cantrip_id not in self.store.served()
+        return False
+
+    def find_ensured(self, facts: EntityFacts) -> Cantrip | None:
+        """Return the cantrip of `ensure` for an entity that waits for a person and is left behind; None for others."""
+        cantrip = self.cantrips.get_ensured(facts.entity_id)
+        is_wanted = cantrip is not None and self.is_waiting(facts.entity_id, facts.life) and self.is_left_behind(facts)
+        return cantrip if is_wanted else None
 
     def is_run_or_waiting(self, entity_id: str) -> bool:
         """Return whether a process runs an entity, or it waits for a person.
