@@ -199,6 +199,29 @@ async def test_callers_get_an_error_when_the_last_process_that_serves_the_cantri
                 assert (await script.entity("notes").send(intent, key=intent)).result == "worked"
 
 
+@pytest.mark.rule("Y-03", "K-32")
+@pytest.mark.parametrize("store", ["jsonl", "sqlite"])
+@pytest.mark.parametrize("is_served", [False, True])
+async def test_a_caller_gets_an_error_where_no_process_serves_the_cantrip_of_its_intent(
+    tmp_path: Path, store: str, is_served: bool
+) -> None:
+    url = f"{store}:{tmp_path / 'loom'}"
+    async with Runtime.open(url, cantrips=[desk()]) as runtime:
+        await (await runtime.ensure("notes", desk())).send("hello")
+    async with Runtime.open(url, stranded_after=20) as script:
+        receipt = await script.entity("notes").post("milk")
+        with anyio.fail_after(60):
+            if is_served:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(receipt.result)
+                    await anyio.sleep(10)
+                    await script.entity("notes", cantrip=desk()).send("tea")
+            else:
+                with pytest.raises(Stranded):
+                    await receipt.result()
+        assert receipt.state == ("settled" if is_served else "waiting")
+
+
 @pytest.mark.rule("Y-03")
 async def test_a_process_that_lets_no_entity_move_serves_only_the_contents_that_it_offers(url: str) -> None:
     async with Runtime.open(url, cantrips=[desk()]) as daemon:

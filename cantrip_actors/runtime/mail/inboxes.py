@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import anyio
 import msgspec
@@ -673,6 +673,20 @@ class Inboxes:
         numbers = (row.taken for key in keys if (row := store.find_mail(entity_id, key)) is not None)
         return [record for no in numbers if no for record in store.records(entity_id, after=no - 1, limit=1)]
 
+    async def check_callers(self, entity_id: str) -> bool:
+        """Fail the callers that have waited long for an entity that this process alone could run, and does not.
+
+        Return whether callers still wait for it.
+        """
+        inbox = self._inboxes.get(entity_id)
+        if inbox is None or self._core.living.get(entity_id) is not None:
+            return False
+        try:
+            await self._fail_stranded(entity_id, inbox)
+        except LoomError as error:
+            self.fail_waiters(entity_id, error)
+        return bool(inbox.awaited)
+
     async def _fail_stranded(self, entity_id: str, inbox: Inbox) -> None:
         """Fail the callers that have waited long for an entity that no living process can run."""
         late = inbox.list_waiting_since(anyio.current_time(), self._core.limits.stranded_after)
@@ -685,6 +699,11 @@ class Inboxes:
     def _find_stranding(self, entity_id: str) -> CantripError | None:
         core = self._core
         return find_stranding(core, core.find_root(entity_id), read_services(core.store))
+
+    @property
+    def stranded_after(self) -> float:
+        """After how many seconds callers get an error for an entity that no living process can run."""
+        return self._core.limits.stranded_after
 
     async def expire(self) -> None:
         """Remove the keys of mail that was settled more than `keep_keys` seconds ago."""
@@ -707,6 +726,12 @@ class Inboxes:
             await self.post(mail)
         except CantripError as error:
             inbox.settle(mail.key, None, error)
+
+
+class _Again(NamedTuple):
+    """The message that an entity, for which callers wait, is to be loaded again."""
+
+    entity_id: str
 
 
 class MailActor(Actor):
@@ -777,9 +802,12 @@ class MailActor(Actor):
             self.tasks.start_soon(self._load, message)
 
     async def handle_info(self, message: Any) -> None:
-        """Search for mail, expire keys, or do the work that an outage has interrupted."""
+        """Search for mail, expire keys, load an entity again, or do the work that an outage has interrupted."""
         if message is _OUTAGE:
             await self._continue_work()
+            return
+        if isinstance(message, _Again):
+            self.tasks.start_soon(self._load, message.entity_id)
             return
         with self._log.watch():
             if message is _POLL:
@@ -824,3 +852,5 @@ class MailActor(Actor):
         except LoomError as error:
             failure = error
         self._inboxes.note_load(entity_id, failure, began)
+        if not self._polls and await self._inboxes.check_callers(entity_id):
+            self.send_after(self._inboxes.stranded_after, _Again(entity_id))
