@@ -513,6 +513,22 @@ def test_a_forget_that_was_killed_at_any_step_is_finished_by_repeating_it(kind, 
 
 
 @pytest.mark.rule("C-50")
+@pytest.mark.parametrize("step", ["prepare_forget", "release"])
+def test_a_forget_that_lost_its_store_is_finished_by_repeating_it_at_once(store, monkeypatch, step):
+    fill(store)
+    lost = Mock(side_effect=LoomError("cannot reach it"))
+    monkeypatch.setattr(store, step, lost)
+    monkeypatch.setattr(store, "release", lost)
+    with pytest.raises(LoomError, match="cannot reach it"):
+        forget_entities(store, Wanted(["child"]))
+    monkeypatch.undo()
+    assert forget_entities(store, Wanted(["child"])).entities == ("child",)
+    assert store.life("child") is Life.FORGOTTEN
+    assert verify_loom(store).ok
+    store.release(store.claim("a", this_process(), 60))
+
+
+@pytest.mark.rule("C-50")
 def test_a_record_of_a_forgotten_entity_is_the_last_of_its_log(store):
     fill(store)
     forget_entities(store, Wanted(["a"]))

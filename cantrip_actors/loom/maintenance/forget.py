@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from cantrip_actors.loom.stores.erasure import Erasure, check_ended
-from cantrip_actors.loom.stores.lease import NO_LEASES, Held, Lease, this_process
+from cantrip_actors.loom.stores.lease import NO_LEASES, Held, Lease, mark_gone, this_process
 from cantrip_actors.loom.stores.store import Store
 from cantrip_actors.machine.project import Life, as_forgotten, list_turns_quoting
 from cantrip_actors.records.instant import format_instant
@@ -103,19 +103,29 @@ def begin_forget(
         erasure = Erasure(entities, forks, at, wanted.by, wanted.why, wanted.scrubs)
         complete = store.prepare_forget(erasure, tokens)
     except BaseException:
-        store.release(*claims)
+        _release(store, claims)
         raise
 
     def finish() -> Forgotten:
         try:
             blobs = complete()
         finally:
-            store.release(*claims)
+            _release(store, claims)
         ends = [end for entity in entities if (end := as_forgotten(store.newest(entity, 1)[-1])) is not None]
         records, size = sum(end.records for end in ends), sum(end.bytes for end in ends)
         return Forgotten(tuple(entities), records, size, blobs, tuple(forks), quotes)
 
     return finish
+
+
+def _release(store: Store, claims: Sequence[Lease]) -> None:
+    """Release leases; this process may claim them again at once if the store is out of reach. Raises LoomError."""
+    try:
+        store.release(*claims)
+    except LoomError:
+        for lease in claims:
+            mark_gone(lease.owner)
+        raise
 
 
 def _claim_fork(store: Store, fork: str, owner: str) -> Lease:
