@@ -12,6 +12,8 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+import anyio
+
 from cantrip_actors import Cantrip, Entity, Loom, Work
 from cantrip_actors.http import models
 from cantrip_actors.http.bodies import DOT_SEGMENTS
@@ -360,15 +362,22 @@ async def interrupt(call: HttpCall) -> JsonAnswer:
 async def undo(call: HttpCall) -> JsonAnswer:
     """Go back to before the entity's last intent."""
     entity, headers = await call.read(lambda: _find_to_control(call))
-    return JsonAnswer({"done": await entity.undo(key=call.key, by=call.token.sender)}, 200, headers)
+    return await _wait_until_done(call, entity.undo(key=call.key, by=call.token.sender), headers)
 
 
 async def compact(call: HttpCall) -> JsonAnswer:
     """Fold older turns out of the entity's context now."""
     body: models.CompactBody = call.body
     entity, headers = await call.read(lambda: _find_to_control(call))
-    done = await entity.compact(body.instructions, key=call.key, by=call.token.sender)
-    return JsonAnswer({"done": done}, 200, headers)
+    compacting = entity.compact(body.instructions, key=call.key, by=call.token.sender)
+    return await _wait_until_done(call, compacting, headers)
+
+
+async def _wait_until_done(call: HttpCall, change: Awaitable[bool], headers: Mapping[str, str]) -> JsonAnswer:
+    """Return whether there was something to do; 202 if the entity, that waits for a person, say, has not looked yet."""
+    with anyio.move_on_after(call.service.limiter.limits.longest_wait):
+        return JsonAnswer({"done": await change}, 200, headers)
+    return JsonAnswer(None, 202, headers)
 
 
 def _find_to_control(call: HttpCall) -> tuple[Entity, dict[str, str]]:

@@ -30,7 +30,8 @@ class ServiceLimits:
     `body` is in bytes. `rate` requests a second are allowed on average, `burst` at once. At most `casts` entities that
     a token began may be active, which those that wait for a person or a client are not, and at most `streams` streams
     open: of events, of OpenAI's API, of MCP sessions, and exports. A client may leave a stream unread, or a body
-    unsent, for `patience` seconds. `longest_wait` is the largest `wait`, in seconds.
+    unsent, for `patience` seconds. `longest_wait` is the largest `wait`, in seconds, and how long undo and compact wait
+    for their entity.
     """
 
     body: int = 1 << 20

@@ -54,10 +54,10 @@ class _CutOff:
         with scope:
             await self.context.terminated.wait()
             await anyio.sleep(self.config.graceful_timeout)
-            with suppress(OSError):  # it has ended
-                self._find_socket().shutdown(socket.SHUT_RDWR)
+            self._drop()
 
-    def _find_socket(self) -> Any:
+    def _drop(self) -> None:
+        """Close the connection at once, without what its client has not read."""
         raise NotImplementedError
 
 
@@ -67,8 +67,8 @@ def protect_asyncio() -> None:
     from hypercorn.asyncio.tcp_server import TCPServer
 
     class Server(_CutOff, TCPServer):
-        def _find_socket(self) -> Any:
-            return self.writer.get_extra_info("socket")
+        def _drop(self) -> None:
+            self.writer.transport.abort()
 
     hypercorn_h2.StreamBuffer = _BoundedBuffer  # type: ignore[misc]  # a class is replaced
     runner.TCPServer = Server  # type: ignore[attr-defined]  # likewise
@@ -80,8 +80,9 @@ def protect_trio() -> None:
     from hypercorn.trio.tcp_server import TCPServer
 
     class Server(_CutOff, TCPServer):
-        def _find_socket(self) -> Any:
-            return self.stream.socket
+        def _drop(self) -> None:
+            with suppress(OSError):  # it has ended
+                self.stream.socket.shutdown(socket.SHUT_RDWR)
 
     hypercorn_h2.StreamBuffer = _BoundedBuffer  # type: ignore[misc]  # a class is replaced
     runner.TCPServer = Server  # type: ignore[attr-defined]  # likewise

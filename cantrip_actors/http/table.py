@@ -39,6 +39,7 @@ class ApiRoute(NamedTuple):
 
 
 _NEW: AnswerModels = {201: models.StartedJson, 200: models.EpisodeJson, 202: models.StartedJson}
+_DONE: AnswerModels = {200: models.DoneJson, 202: None}
 _SSE = "text/event-stream"
 
 _NATIVE: tuple[ApiRoute, ...] = (
@@ -84,8 +85,8 @@ _NATIVE: tuple[ApiRoute, ...] = (
     ),
     ApiRoute("POST", "/entities/{id}/steer", "steer", entities.steer, {202: None}, models.SteerBody),
     ApiRoute("POST", "/entities/{id}/interrupt", "steer", entities.interrupt, {202: None}, models.InterruptBody),
-    ApiRoute("POST", "/entities/{id}/undo", "steer", entities.undo, {200: models.DoneJson}, models.NoBody),
-    ApiRoute("POST", "/entities/{id}/compact", "steer", entities.compact, {200: models.DoneJson}, models.CompactBody),
+    ApiRoute("POST", "/entities/{id}/undo", "steer", entities.undo, _DONE, models.NoBody),
+    ApiRoute("POST", "/entities/{id}/compact", "steer", entities.compact, _DONE, models.CompactBody),
     ApiRoute("DELETE", "/entities/{id}", "stop", entities.stop, {204: None}, query=models.StopQuery),
     ApiRoute("POST", "/entities/{id}/resume", "stop", entities.resume, {202: models.StartedJson}, models.NoBody),
     ApiRoute("POST", "/entities/{id}/abandon", "stop", entities.abandon, {204: None}, models.NoBody),

@@ -722,5 +722,5 @@ def _describe_problem(problem: BaseException) -> str:
     if isinstance(problem, ValidationError):
         return f"it does not speak the protocol: {_describe_fault(problem)}"
     if isinstance(problem, OSError) and problem.strerror:
-        return f"cannot start it: {problem.strerror}: {problem.filename}" if problem.filename else problem.strerror
+        return problem.strerror
     return f"{type(problem).__name__}: {problem}"

@@ -62,18 +62,22 @@ class Pipe:
         stack: contextlib.AsyncExitStack,
         tasks: TaskGroup,
     ) -> Pipe:
-        """Start a program, which `stack` ends. Its environment is `env` and `INHERITED`. Raises OSError."""
+        """Start a program, which `stack` ends. Its environment is `env` and `INHERITED`. Raises ToolServerError."""
         inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
         with anyio.CancelScope(shield=True):  # a cancelled start would leave a program without an owner
-            process = await anyio.open_process(
-                list(command),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=inherited | dict(env),
-                cwd=cwd,
-                start_new_session=True,
-            )
+            try:
+                process = await anyio.open_process(
+                    list(command),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env=inherited | dict(env),
+                    cwd=cwd,
+                    start_new_session=True,
+                )
+            except OSError as error:  # uvloop's names no file
+                why = f"{error.strerror or error}: {error.filename or command[0]}"
+                raise ToolServerError(f"cannot start it: {why}") from None
             stack.push_async_callback(_end, process)
         return cls(name, process, tasks)
 
