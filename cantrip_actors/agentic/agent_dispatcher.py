@@ -65,10 +65,13 @@ class AgentDispatcher(Generic[T, R, D]):
 
     async def work(self, worker_id: str, worker_input: BaseModel) -> AgentCallResult[Any]:
         """Ask a worker. Raises ValueError for an unknown one, AgentExhausted, and any exception of the worker."""
-        worker = self.workers.get(worker_id)
-        if worker is None:
-            raise ValueError(describe_unknown_worker(worker_id, self.workers))
-        return await self._call(worker, worker_input)
+        return await self._call(self.find_worker(worker_id), worker_input)
+
+    def find_worker(self, worker_id: str) -> AgentProtocol:
+        """Return the worker with this routing id. Raises ValueError for an unknown one."""
+        if worker_id not in self.workers:
+            raise ValueError(f"Unknown worker_id '{worker_id}': there are {', '.join(self.workers) or 'none'}")
+        return self.workers[worker_id]
 
     async def critique(self, critic_input: BaseModel) -> AgentCallResult[Any]:
         """Ask the critic. Raises AgentExhausted, and any exception of the critic."""
@@ -113,8 +116,3 @@ async def _answer(agent: AgentProtocol, sent: str) -> tuple[str, Usage]:
     if not isinstance(text, str):
         raise TypeError(f"agent '{agent.name}' answered with {type(text).__name__}: expected JSON text")
     return text, usage
-
-
-def describe_unknown_worker(worker_id: str, worker_ids: Any) -> str:
-    """Return the text for an unknown worker."""
-    return f"Unknown worker_id '{worker_id}': there are {', '.join(worker_ids) or 'none'}"

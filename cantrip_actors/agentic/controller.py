@@ -16,8 +16,8 @@ crash, lead to the same step.
 The second and third steps are left out if the worker has a result at once. No step is repeated: a rejection does not
 loop, so there are at most four calls of agents and one of a tool. Another round is another run.
 
-An error is a value here (`Fail` holds it); `execution.py` raises it. Attempts that did not fit a schema do not appear
-here: the dispatcher handles them.
+What `one_pass` raises is a value for its caller (`advance` returns it as a `Fail`), so that the step before it is
+recorded. Attempts that did not fit a schema do not appear here: the dispatcher handles them.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, TypeAdapter
 
-from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher, describe_unknown_worker
-from cantrip_actors.agentic.tools import ToolRegistry, UnknownTool, describe_mistyped, describe_unknown
+from cantrip_actors.agentic.agent_dispatcher import AgentDispatcher
+from cantrip_actors.agentic.tools import ToolRegistry
 
 UTTERANCES: Final = 4
 """The most calls of agents in one run: planner, worker, worker again, critic."""
@@ -77,50 +77,46 @@ class Fail(NamedTuple):
 
 
 ControllerAction = AskAgent | UseTool | End | Fail
-ControllerRun = Generator[AskAgent | UseTool, Any, End | Fail]
+ControllerRun = Generator[AskAgent | UseTool, Any, End]
 
 
 def advance(run: ControllerRun, result: Any = None) -> ControllerAction:
-    """Send the result of the last action to a run, None to a new one, and return its next action.
-
-    Raises ValidationError if an input cannot be made: the schemas of the domain do not fit each other.
-    """
+    """Send the result of the last action to a run, None to a new one, and return its next action."""
     try:
         return run.send(result)
     except StopIteration as stop:
-        end: End | Fail = stop.value
+        end: End = stop.value
         return end
+    except (RuntimeError, TypeError, ValueError) as error:
+        return Fail(error)
 
 
 def one_pass(dispatcher: AgentDispatcher[Any, Any, Any], tools: ToolRegistry, task: Any) -> ControllerRun:
-    """Take one task through the steps in this file's docstring; only schemas of `dispatcher` and `tools` are read."""
+    """Take one task through the steps in this file's docstring; only schemas of `dispatcher` and `tools` are read.
+
+    Raises ValueError for an unknown worker, UnknownTool and TypeError as `ToolRegistry.call`, RuntimeError for another
+    broken rule, ValidationError if an input cannot be made because the schemas of the domain do not fit each other.
+    """
     planner, critic = dispatcher.planner, dispatcher.critic
     fields = {"task": task} if "task" in planner.input_schema.model_fields else {}
     planned = yield AskAgent(
         ControllerState.PLAN, planner.input_schema.model_validate(fields, by_name=True), planner.output_schema
     )
     if planned.task != task:
-        return Fail(RuntimeError(f"Planner output task did not match requested task: {planned.task}"))
+        raise RuntimeError(f"Planner output task did not match requested task: {planned.task}")
     worker_id = planned.worker_id
-    worker = dispatcher.workers.get(worker_id)
-    if worker is None:
-        return Fail(ValueError(describe_unknown_worker(worker_id, dispatcher.workers)))
-
+    worker = dispatcher.find_worker(worker_id)
     to_do = worker.input_schema.model_validate({"task": task}, by_name=True)
     work = AskAgent(ControllerState.WORK, to_do, worker.output_schema, worker_id)
     worked = yield work
     if (request := worked.tool_request) is not None:
-        arg_type = tools.arg_types.get(request.tool_name)
-        if arg_type is None:
-            return Fail(UnknownTool(describe_unknown(request.tool_name, tools)))
-        if not isinstance(request.args, arg_type):
-            return Fail(TypeError(describe_mistyped(request.tool_name, arg_type, request.args)))
+        tools.check(request.tool_name, request.args)
         used = yield UseTool(request.tool_name, request.args)
         worked = yield work._replace(input=_add_tool_result(work.input, used))
         if worked.tool_request is not None:
-            return Fail(RuntimeError("Worker requested multiple tool invocations; not supported in atomic mode."))
+            raise RuntimeError("Worker requested multiple tool invocations; not supported in atomic mode.")
     if worked.result is None:
-        return Fail(RuntimeError("WorkerOutput violated 'exactly one branch' invariant."))
+        raise RuntimeError("WorkerOutput violated 'exactly one branch' invariant.")
 
     critic_input = _build_critic_input(critic.input_schema, task, worker_id, worked.result)
     decision = yield AskAgent(ControllerState.CRITIC, critic_input, critic.output_schema)

@@ -93,17 +93,16 @@ class ToolRegistry:
 
         Raises UnknownTool (a RuntimeError), TypeError for `args` of another type, and the exceptions of the tool.
         """
+        self.check(name, args)
+        return self._tools[name].function(args)
+
+    def check(self, name: str, args: Any) -> None:
+        """Raise UnknownTool for a tool that is not registered, TypeError for `args` of another type than the tool's."""
         tool = self._tools.get(name)
         if tool is None:
-            raise UnknownTool(describe_unknown(name, self._tools))
+            raise UnknownTool(f"Unknown tool: {name} (there are: {', '.join(self._tools) or 'none'})")
         if not isinstance(args, tool.arg_type):
-            raise TypeError(describe_mistyped(name, tool.arg_type, args))
-        return tool.function(args)
-
-    @property
-    def arg_types(self) -> dict[str, type[BaseModel]]:
-        """The type of arguments of each tool."""
-        return {name: tool.arg_type for name, tool in self._tools.items()}
+            raise TypeError(f"Args for '{name}' must be {tool.arg_type.__name__}, got {type(args).__name__}")
 
     def gates(self) -> list[Gate]:
         """Return the tools as gates, for the circle of a controller, or of a parent that starts one by `call_agent`.
@@ -132,16 +131,6 @@ class ToolRegistry:
 
     def __repr__(self) -> str:
         return f"<ToolRegistry of {', '.join(self._tools) or 'no tools'}>"
-
-
-def describe_unknown(name: str, names: Any) -> str:
-    """Return the text for an unknown tool."""
-    return f"Unknown tool: {name} (there are: {', '.join(names) or 'none'})"
-
-
-def describe_mistyped(name: str, wanted: type[BaseModel], args: Any) -> str:
-    """Return the text for arguments of another type."""
-    return f"Args for '{name}' must be {wanted.__name__}, got {type(args).__name__}"
 
 
 @contextmanager

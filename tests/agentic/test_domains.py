@@ -4,9 +4,10 @@ import math
 from typing import Any
 
 import pytest
-from pydantic import ConfigDict, computed_field
+from pydantic import ConfigDict, ValidationError, computed_field
 from pydantic.alias_generators import to_camel
 
+from cantrip_actors import Runtime
 from cantrip_actors.agentic import (
     AgentDispatcher,
     Controller,
@@ -21,6 +22,7 @@ from cantrip_actors.agentic import (
     ToolRegistry,
     WorkerInput,
     WorkerOutput,
+    trace_of,
 )
 from tests.agentic.players import states
 
@@ -63,7 +65,11 @@ class Judge(Camel, CriticInput[Order, Order]):
     worker_id: str
 
 
-def controller(reprice: Any = None) -> Controller:
+class JudgeOfMore(Judge):
+    currency: str
+
+
+def controller(reprice: Any = None, judge: type[Judge] = Judge) -> Controller:
     """Orders are worked on by `w`, which asks for the tool `reprice` if there is one."""
 
     def work(given: Work) -> Worked:
@@ -79,7 +85,7 @@ def controller(reprice: Any = None) -> Controller:
         dispatcher=AgentDispatcher(
             planner=FunctionAgent(lambda given: Planned(task=given.task, workerId="w"), "p", "p", Plan, Planned),
             workers={"w": FunctionAgent(work, "w", "w", Work, Worked)},
-            critic=FunctionAgent(lambda _: Decision(decision="ACCEPT"), "c", "c", Judge, Decision),
+            critic=FunctionAgent(lambda _: Decision(decision="ACCEPT"), "c", "c", judge, Decision),
         ),
         tool_registry=tools,
     )
@@ -116,3 +122,12 @@ async def test_a_tool_whose_arguments_have_other_names_in_json_runs_once() -> No
 async def test_an_infinite_number_of_a_task_stays_one() -> None:
     response = await controller()(request(Order(unitPrice=math.inf, itemCount=1)))
     assert response.task == {"unit_price": math.inf, "item_count": 1, "total_price": math.inf}
+
+
+@pytest.mark.rule("A-46")
+async def test_a_run_whose_schemas_do_not_fit_each_other_keeps_the_steps_before_the_error() -> None:
+    async with Runtime.open() as runtime:
+        with pytest.raises(ValidationError, match="currency"):
+            await controller(judge=JudgeOfMore)(request(ORDER), runtime=runtime)
+        (header,) = runtime.loom.headers()
+        assert states(trace_of(runtime.loom.turns(header.entity_id))) == ["PLAN", "WORK"]
