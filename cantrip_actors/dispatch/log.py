@@ -36,7 +36,7 @@ from cantrip_actors.dispatch.events import Dispatched, Entry, Event, decode_entr
 from cantrip_actors.dispatch.record import EventsFor, Record, apply, make_follow_up
 from cantrip_actors.dispatch.rules import refusal
 from cantrip_actors.dispatch.status import Capacity
-from cantrip_actors.dispatch.terms import ID
+from cantrip_actors.dispatch.terms import is_id
 from cantrip_actors.loom.integrity.verify import Heads
 from cantrip_actors.loom.seal.line_file import describe_failure
 from cantrip_actors.loom.seal.seal_key import UNSEALED, SealKey, derive_log_seal, read_secret
@@ -97,13 +97,13 @@ class Dispatches:
 
     def path(self, dispatch_id: str) -> Path:
         """Return the path of a dispatch's log. Raises UnknownDispatch for a text that cannot be an id."""
-        if not ID.fullmatch(dispatch_id) or ".." in dispatch_id:
+        if not is_id(dispatch_id):
             raise UnknownDispatch(f"{dispatch_id!r} is not an id of a dispatch")
         return self.folder / f"{dispatch_id}.jsonl"
 
     def ids(self) -> tuple[str, ...]:
         """Return the ids of all dispatches here, sorted. Those that were forgotten are dropped from memory."""
-        ids = tuple(sorted(path.stem for path in self.folder.glob("*.jsonl") if ID.fullmatch(path.stem)))
+        ids = tuple(sorted(path.stem for path in self.folder.glob("*.jsonl") if is_id(path.stem)))
         for forgotten in set(self._logs).difference(ids):
             self._logs.pop(forgotten, None)
         return ids

@@ -18,7 +18,6 @@ from cantrip_actors.dispatch.status import ALIASES, STATUSES, Status
 from cantrip_actors.dispatch.terms import Rule, Violation, find_field
 from cantrip_actors.recipes.document import InvalidRecipe, find_line, parse_yaml, read_text
 from cantrip_actors.terms.arguments import check_kind
-from cantrip_actors.terms.errors import suggest_nearest
 
 _NULLS = ("", "~", "null")
 """The texts that say in YAML that a field is left out."""
@@ -69,19 +68,10 @@ def _list_violations(invalid: InvalidRecipe) -> tuple[Violation, ...]:
 
 def build_contract(read: Parsed) -> Contract | tuple[Violation, ...]:
     """Return the contract, or every mistake in the order of lines; missing fields come first."""
-    if "status" in read.data and "status" not in read.spoilt:
-        cell = read.data["status"] or ""  # an empty cell
-        status = status_of(cell) if isinstance(cell, str) else None
-        if status is None:
-            read.note_mistake(
-                f'"{cell}" is not a status: {suggest_nearest(str(cell), STATUSES)}',
-                read.lines["status",],
-                "status",
-                Rule.STATUS,
-            )
-        else:
-            read.data["status"] = status
-    contract = draft({name: _read_scalars(value) if name in _VALUES else value for name, value in read.data.items()})
+    data = {name: _read_scalars(value) if name in _VALUES else value for name, value in read.data.items()}
+    if "status" in data:
+        data["status"] = data["status"] or ""  # an empty one is not left out
+    contract = draft(data)
     mistakes = list(read.mistakes)
     if not isinstance(contract, Contract):
         mistakes += (

@@ -103,8 +103,6 @@ def _refuse_beginning(record: Record | None, entry: Entry) -> Refusal | None:
         )
     if not isinstance(entry.event, e.Dispatched):
         return Refusal("a log begins with its contract", "frozen")
-    if entry.by not in ABOVE:
-        return Refusal(f"only orchestrator or human dispatch, not {entry.by}", "author")
     return _refuse_author(entry, MAY_WRITE[e.Dispatched])
 
 

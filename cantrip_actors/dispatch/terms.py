@@ -46,7 +46,7 @@ ContractPath: TypeAlias = tuple[str | int, ...]
 SUBSTANCE = 10
 """Characters that background, technical context, verification and a decision need at least."""
 
-ID = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,126}[a-z0-9])?")
+_ID = re.compile(r"(?!.*\.\.)[a-z0-9](?:[a-z0-9._-]{0,126}[a-z0-9])?")
 _VARIABLE = re.compile(r"\{[A-Z][A-Z0-9_]*\}")
 _ELSEWHERE = ("./", "../", "~")
 _ABSOLUTE = re.compile(r"/|[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -473,7 +473,7 @@ def _check_decision(fields: ContractFields) -> Iterator[Violation]:
 
 def _check_all_terms(fields: ContractFields) -> Iterator[Violation]:
     for name in ("dispatch_id", "supersedes"):
-        if fields.get(name) and (not ID.fullmatch(fields[name]) or ".." in fields[name]):
+        if fields.get(name) and not is_id(fields[name]):
             text = f"expected small letters, digits, '-', '_' and '.', at most 128, got {shorten(fields[name])}"
             yield Violation(Rule.TERMS, (name,), text)
     if fields.get("supersedes") and fields.get("supersedes") == fields.get("dispatch_id"):
@@ -499,6 +499,11 @@ RULES: tuple[Callable[[ContractFields], Iterator[Violation]], ...] = (
     _check_decision,
     _check_all_terms,
 )
+
+
+def is_id(text: str) -> bool:
+    """Return whether `text` can be the id of a dispatch, and with it the name of a file."""
+    return _ID.fullmatch(text) is not None
 
 
 def is_placeholder(text: str) -> bool:

@@ -409,7 +409,9 @@ class TestTampering:
 def test_only_logs_are_listed(logs, begun):
     (logs.folder / "notes.md").write_text("x")
     (logs.folder / ".half.jsonl.1.2").write_text("x")
+    (logs.folder / f"{begun}..copy.jsonl").write_text("x")  # no dispatch can have this id
     assert logs.ids() == (begun,)
+    assert logs.verify() == {}
     assert [record.id for record in logs.records()] == [begun]
     assert Dispatches(Path(logs.folder) / "nowhere").ids() == ()
 
