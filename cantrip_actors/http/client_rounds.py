@@ -279,17 +279,19 @@ def name_steering(round_key: str) -> str:
 
 
 async def load(call: HttpCall, entity: Entity, changed: Cantrip | None) -> None:
-    """Have an entity that waits run here again, unless another process runs it: with the additions of this request, or
-    else with those that it has, to the cantrip that is offered now.
+    """Have an entity that waits run here, unless another process runs it: with the additions of this request, or, if it
+    is not loaded, with those that it has, to the cantrip that is offered now.
     """
 
     def find_extended() -> Cantrip | None:
+        if entity.loaded:
+            return None
         offered, additions = find_offered(call, entity.id), find_client_additions(call, entity.id)
         return extend(offered, additions) if offered is not None and additions else None
 
     cantrip = changed or await call.read(find_extended)
-    if cantrip is not None and not entity.loaded:
-        with suppress(Held, EntityEnded):  # a repeated request reads the end
+    if cantrip is not None:
+        with suppress(Held, EntityEnded):  # the results of a repeated request have come: it works, or has ended
             await call.runtime.resume(entity.id, cantrip=cantrip, by=call.token.sender)
 
 

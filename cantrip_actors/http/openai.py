@@ -447,7 +447,7 @@ async def continue_calls(call: HttpCall, target: _Target, chat_input: ChatInput,
     """Continue an entity with the results of its calls, which the client has carried out."""
     check_scope(call.token, "cast")
     entity, key = await call.read(partial(check_results, call, chat_input.results, param))
-    tools = dict(target.tools) or await call.read(partial(find_tools, call, entity.id))
+    tools = await call.read(partial(find_tools, call, entity.id))
     outputs = call.service.growth.subscribe(entity.id, snapshot=False)
     await load(call, entity, target.changed)
     news = await call.read(partial(_find_news, call, entity.id, chat_input.history, is_whole=False))
@@ -596,7 +596,7 @@ async def begin_run(
         run = await send_to_named(call, target, target.entity, chat_input)
     else:
         run = await begin(call, target, chat_input)
-    return run._replace(tools=target.tools or run.tools, form=target.form)
+    return run._replace(tools={**run.tools, **target.tools}, form=target.form)
 
 
 def name_run(run: _Run) -> str:

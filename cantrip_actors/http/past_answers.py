@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from cantrip_actors import (
+    AdoptedEvent,
     DecidedEvent,
     DelegatedEvent,
     EntityEndedEvent,
@@ -104,14 +105,23 @@ def _read_nested(call: HttpCall, entity_id: str, intent: str | None = None) -> I
 
 
 def _find_tools(call: HttpCall, entity_id: str, events: Sequence[EntityEvent]) -> tuple[Mapping[str, Gate], bool]:
-    """Return the tools that a client gave an entity in an episode, with its first request and with its last one; and
-    whether it wants one call at a time.
+    """Return the tools that a client gave an entity in an episode, with any of its requests; and whether it wants one
+    call at a time.
     """
     own = [event for event in events if event.entity_id == entity_id]
-    turns = [event.turn_id for event in own if isinstance(event, StepCompleteEvent)]
-    is_over = any(isinstance(event, EpisodeEndedEvent | EntityEndedEvent) for event in own)
-    ends: list[str | None] = [*turns[:1], *(turns[-1:] if is_over else [None])]
-    additions = [find_client_additions(call, entity_id, turn_id) for turn_id in ends]
+    committed = {event.turn_id for event in own if isinstance(event, StepCompleteEvent)}
+    turns: list[str | None] = []
+    """The first turn with each cantrip; None is for the cantrip in force."""
+    has_moved = True
+    for event in own:
+        if isinstance(event, AdoptedEvent):
+            has_moved = True
+        elif isinstance(event, UsageEvent) and has_moved:
+            turns.append(event.turn_id if event.turn_id in committed else None)
+            has_moved = False
+    if not any(isinstance(event, EpisodeEndedEvent | EntityEndedEvent) for event in own):
+        turns.append(None)
+    additions = [find_client_additions(call, entity_id, turn_id) for turn_id in turns]
     tools = {tool.name: tool.make_gate() for added in additions for tool in added.tools}
     return tools, any(added.one_call for added in additions)
 

@@ -68,7 +68,7 @@ def due(plan: Plan, state: State, live: Transient, moment: Moment) -> Record | A
     """Return the next record or the next action; or both as a Step, if the action follows the record at once."""
     turn, phase = state.turn, state.phase
     request = turn.requested if turn.decided is None else None
-    if request is not None and (phase is Phase.ASKING or request.gate in plan.gates):
+    if request is not None and (phase is Phase.ASKING or request.deferred or request.gate in plan.gates):
         return Consult(request)
     if turn.program is not None:
         if not live.is_rebuilt:
@@ -105,6 +105,9 @@ def _due_call(plan: Plan, state: State, live: Transient, moment: Moment) -> Reco
     call = get_current_call(state, live)
     gate = plan.gates.get(call.gate)
     if gate is None:
+        delivered = turn.delivered.get(call.id)
+        if delivered is not None:
+            return _due_delivered(plan, state, live, moment, None, call, delivered)
         return refuse(plan, state, live, moment, call, _explain_missing(plan, turn, call))
     excess = _explain_excess(plan, turn, moment, call)
     if excess is not None:
@@ -144,19 +147,23 @@ def _due_delivered(
     state: State,
     live: Transient,
     moment: Moment,
-    gate: Gate,
+    gate: Gate | None,
     call: ToolCall,
     decided: Decided,
 ) -> Record | Run:
-    """Return the observation of a deferred call whose result was delivered; the steps after the gate see it first."""
+    """Return the observation of a deferred call whose result was delivered; the steps after the gate see it first.
+
+    Without `gate` the entity has moved to a cantrip that does not have it: the call was carried out elsewhere.
+    """
     result, is_error, images = decided.answer, decided.decision != "answer", decided.images
     if decided.decision == "deny":
         note = f": {decided.note}" if decided.note else ""
         result = f"{call.gate} has no result: {decided.by or 'a person'} refused it{note}"
     elif decided.decision == "expired":
         result = f"{call.gate} has no result: none was delivered in time"
-    seen = Observation(call.gate, call.args, result, is_error, call.id, gate.ephemeral, images)
-    if not gate.has_remarks:
+    is_ephemeral = gate is not None and gate.ephemeral
+    seen = Observation(call.gate, call.args, result, is_error, call.id, is_ephemeral, images)
+    if gate is None or not gate.has_remarks:
         return finish(plan, state, live, moment, seen)
     live.wrapping, live.seen = "after", seen
     return Run(gate, call, call.args or {}, make_turn_id(state, live), seen)

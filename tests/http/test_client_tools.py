@@ -1,5 +1,7 @@
 """Tools and forms of answer that clients of OpenAI's API give a cantrip for one episode (W-20)."""
 
+import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from cantrip_actors import Cantrip, Circle, Gate, Runtime, scripted
 from cantrip_actors.terms.gate import Gate as AnyGate
 from cantrip_actors.wards import max_turns
-from tests.http.serving import ADMIN, Served, served
+from tests.http.serving import ADMIN, Served, in_process, served
 
 pytestmark = [
     pytest.mark.real_time,
@@ -203,3 +205,56 @@ async def test_a_form_that_refers_to_itself_is_refused_before_an_entity_begins(i
         refused = await on.ask("POST", "/v1/chat/completions", 400, json={"model": "looks", "messages": GO, **body})
         assert "a reference that leads to itself" in refused.json()["error"]["message"]
         assert on.runtime.loom.entities() == []
+
+
+def hand_over(context: Any) -> Any:
+    """Call the tool that the client offers; then answer with all results."""
+    offered = [tool.name for tool in context.tools]
+    results = [str(message.content) for message in context if message.role == "tool"]
+    for name, count in (("transfer", 2), ("weather", 1), ("book", 1)):
+        if name in offered and name not in " ".join(results):
+            return {"tool_calls": [{"gate": name, "args": {"city": "Oslo"}} for _ in range(count)]}
+    done = next(tool for tool in context.tools if tool.name == "done")
+    answer = {"all": results}
+    is_member = "answer" in done.parameters["properties"]
+    return {"tool_calls": [{"gate": "done", "args": {"answer": answer} if is_member else answer}]}
+
+
+ALL: Any = {"type": "object", "properties": {"all": {"type": "array"}}, "required": ["all"]}
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_request_with_results_brings_the_tools_and_the_form_of_the_rest_of_the_work(
+    tmp_path: Path, *, restarts: bool
+) -> None:
+    """As the handoff of the Agents SDK does: the next agent has other tools."""
+    url = f"sqlite:{tmp_path / 'loom.db'}"
+    desk = Cantrip(scripted(hand_over, record=False), circle=Circle(["done"], [max_turns(9)]), name="desk")
+    responses: list[Any] = []
+    body: dict[str, Any] = {"input": "go"}
+    async with AsyncExitStack() as stack:
+        on = await stack.enter_async_context(in_process([desk], url=url))
+        for name in ("transfer", "weather", "book", None):
+            body |= {"model": "desk", "tools": [{**FLAT, "name": name or "other"}]}
+            body |= {} if name else {"text": {"format": {"type": "json_schema", "name": "all", "schema": ALL}}}
+            responses.append(await on.post("/v1/responses", body, 200))
+            calls = [item for item in responses[-1]["output"] if item["type"] == "function_call"]
+            assert {item["name"] for item in calls} == ({name} if name else set())
+            results = [
+                {"type": "function_call_output", "call_id": item["call_id"], "output": f"{name} {number}"}
+                for number, item in enumerate(calls)
+            ]
+            body = {"input": results, "previous_response_id": responses[-1]["id"]}
+            if restarts:
+                await stack.aclose()
+                on = await stack.enter_async_context(in_process([desk], url=url))
+        answer = json.loads(responses[-1]["output"][0]["content"][0]["text"])
+        assert answer == {"all": ["transfer 0", "transfer 1", "weather 0", "book 0"]}
+        assert len(on.runtime.loom.entities()) == 1
+        for response in responses:
+            stored = await on.get(f"/v1/responses/{response['id']}")
+            assert (stored["output"], stored["tools"]) == (response["output"], response["tools"])
+        turns = on.runtime.loom.turns(on.runtime.loom.entities()[0])
+        shown = [await on.get(f"turns/{turn.id}/input") for turn in turns if turn.content or turn.tool_calls]
+        names = [{gate["name"] for gate in context["tools"]} - {"done"} for context in shown]
+        assert [name for each in names for name in each][:3] == ["transfer", "weather", "book"]

@@ -18,6 +18,7 @@ from cantrip_actors import (
     Image,
     InvalidCantrip,
     InvalidDecision,
+    LoomError,
     Request,
     RequestedEvent,
     Retry,
@@ -392,3 +393,37 @@ def test_a_deferred_gate_is_another_cantrip_than_one_that_runs_here() -> None:
     called = Gate.of(lambda: None, name="build", parameters={"type": "object"})
     ids = {Cantrip(scripted([]), circle=Circle(["done", one], [max_turns(1)])).id for one in (deferred, called)}
     assert len(ids) == 2
+
+
+async def test_a_waiting_entity_moves_to_another_cantrip_and_gets_the_results_of_its_calls_there() -> None:
+    """Also of a gate that the other cantrip does not have."""
+    seen: list[Any] = []
+
+    def policy(context: Any) -> Any:
+        last = context[-1]
+        if last.role == "user":
+            return {"tool_calls": [{"gate": "build", "args": {"target": name}} for name in ("docs", "wheel")]}
+        seen.append([tool.name for tool in context.tools])
+        return done([message.content for message in context if message.role == "tool"])
+
+    def make(*gates: Any) -> Cantrip:
+        return Cantrip(scripted(policy, record=False), circle=Circle(["done", *gates], [max_turns(9)]))
+
+    async with waiting(make(build)) as (runtime, entity, request):
+        later = runtime.loom.newest_round(entity.id).utterance.tool_calls[1].id
+        resumed = await runtime.resume(entity.id, cantrip=make())
+        assert [open_request.id for open_request in runtime.requests()] == [request.id]
+        await runtime.deliver(request.id, "built 1", later={later: {"result": "built 2"}})
+        assert (await resumed.episode()).result == ["built 1", "built 2"]
+        assert (await entity.episode()).result == ["built 1", "built 2"]
+        assert seen == [["done"]]
+
+
+async def test_an_entity_that_works_is_not_moved_to_another_cantrip() -> None:
+    async with Runtime.open("memory:") as runtime:
+        slow = Cantrip(scripted([{**done(1), "delay": 5}]), circle=Circle(["done"], [max_turns(9)]))
+        entity = await runtime.start(slow, "go")
+        await anyio.sleep(1)
+        with pytest.raises(LoomError, match="loaded with another cantrip"):
+            await runtime.resume(entity.id, cantrip=building())
+        assert (await entity.episode()).result == 1

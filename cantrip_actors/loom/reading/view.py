@@ -43,13 +43,13 @@ from cantrip_actors.machine.project import (
     cut_round,
     find_client_call,
     find_first_intent,
+    find_header_at,
     find_header_in_force,
     find_last_metadata,
     find_open_request,
     find_turn_in_force,
     fold_log,
     get_committed_turn,
-    get_header,
     get_outcome,
     get_time,
     get_turn_number,
@@ -173,16 +173,12 @@ class Loom:
         return find_header_in_force(header, [record for _, record in self._store.asides(entity_id)])
 
     def header_at(self, turn_id: str) -> Header:
-        """Return the header of a turn's entity with the cantrip, call, circle and crystal in force at that turn.
+        """Return the header of a turn's entity with the cantrip, call, circle and crystal in force as the turn began.
 
-        A long-lived entity may have moved to another cantrip since it began. Raises LoomError for an unknown turn.
+        An entity may move to another cantrip between two turns, or while a turn waits. Raises LoomError for an unknown
+        turn.
         """
-        records: list[Record] = []
-        for record in self.records(self.owner(turn_id)):
-            records.append(record)
-            if get_committed_turn(record) == turn_id:
-                break
-        return find_header_in_force(get_header(records), records)
+        return find_header_at(self.records(self.owner(turn_id)), turn_id)
 
     def has(self, entity_id: str) -> bool:
         """Return whether the entity is in this loom: its header is recorded."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cantrip_actors.machine.project.entity import find_dependencies as find_dependencies
     from cantrip_actors.machine.project.entity import find_episode as find_episode
     from cantrip_actors.machine.project.entity import find_first_intent as find_first_intent
+    from cantrip_actors.machine.project.entity import find_header_at as find_header_at
     from cantrip_actors.machine.project.entity import find_header_in_force as find_header_in_force
     from cantrip_actors.machine.project.entity import find_last_metadata as find_last_metadata
     from cantrip_actors.machine.project.entity import find_outcome as find_outcome

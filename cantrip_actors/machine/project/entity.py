@@ -89,6 +89,16 @@ def find_header_in_force(header: Header, records: Iterable[Record]) -> Header:
     return header
 
 
+def find_header_at(records: Iterable[Record], turn_id: str) -> Header:
+    """Return the header of an entity with the cantrip, call, circle and crystal in force as a turn began."""
+    before: list[Record] = []
+    for record in records:
+        if isinstance(record, Utterance | Committed) and record.turn_id == turn_id:
+            break
+        before.append(record)
+    return find_header_in_force(get_header(before), before)
+
+
 def is_over(records: Iterable[Record]) -> bool:
     """Return whether an entity has ended for good."""
     lasting = False

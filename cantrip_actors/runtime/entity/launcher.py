@@ -20,7 +20,7 @@ import anyio
 
 from cantrip_actors.crystal.images import find_refused_file
 from cantrip_actors.loom import EntityFacts, Held, Quarantined
-from cantrip_actors.machine.life import Occasion
+from cantrip_actors.machine.life import Cause, Occasion, find_causes
 from cantrip_actors.machine.project import Life
 from cantrip_actors.records.mail import Mail
 from cantrip_actors.records.records import Ended, Header
@@ -341,6 +341,13 @@ class Launcher:
                     await self.restore(entity_id, cantrip)
                 except Held:
                     self._core.cantrips.add(cantrip)
+
+    async def unload_waiting(self, cell: Cell) -> None:
+        """Unload a root entity that waits for people or results, and its tree; others stay loaded."""
+        causes = find_causes(self._core.living.describe(cell))
+        if causes == {Cause.PERSON} and not cell.ending.is_set:
+            leave_tree(self._core, cell)
+            await cell.ending.wait()
 
     async def suspend(self, cell: Cell) -> None:
         """Suspend a root entity, once its whole tree is between two turns, and wait until it is unloaded."""

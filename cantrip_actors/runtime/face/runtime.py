@@ -1307,19 +1307,22 @@ class Runtime:
 
         No recorded work is repeated; `machine/loop.py` says how unfinished work continues. The cantrip is the given
         one, or the known one with the same content. A given cantrip is recorded (`Adopted`): this is how a long-lived
-        entity gets another system prompt, other gates or another crystal. `by` names the person or program that resumes
-        an interrupted episode, for the record (`Resumed`). Resuming lifts a quarantine.
+        entity gets another system prompt, other gates or another crystal, and also one that waits for a person or for
+        the result of a call. `by` names the person or program that resumes an interrupted episode, for the record
+        (`Resumed`). Resuming lifts a quarantine.
 
-        Raises LoomError for an unknown entity or cantrip, and for an entity that is loaded with a different cantrip;
-        Held if another process runs it; EntityEnded if it has ended.
+        Raises LoomError for an unknown entity or cantrip; Held if another process runs it, or if it is loaded with a
+        different cantrip and works or is idle; EntityEnded if it has ended.
         """
         await self._tree.in_store(partial(self._check_here, entity_id))
         check_kind("resume", cantrip, Cantrip | None, "a Cantrip", InvalidCantrip)
         check_texts(by=by)
         before = self._tree.living.get(entity_id)
+        if before is not None and cantrip is not None and cantrip.id != before.plan.cantrip.id:
+            await self._tree.launcher.unload_waiting(before)
         cell = await self._tree.launcher.restore(entity_id, cantrip, lift=True, by=by)
         if cell is before and cantrip is not None and cantrip.id != cell.plan.cantrip.id:
-            raise LoomError(
+            raise Held(
                 f"entity {entity_id} is loaded with another cantrip ({cell.plan.cantrip.id}): use "
                 "runtime.entity(name, cantrip=…), or give it the new one after `passivate_after` seconds without an "
                 "intent, or as the first thing in a new runtime"
