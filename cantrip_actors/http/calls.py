@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from cantrip_actors import CantripError, Loom, Runtime, Work
 from cantrip_actors.http.prefix import add_prefix
-from cantrip_actors.http.problems import Problem, make_revoked
+from cantrip_actors.http.problems import Problem
 from cantrip_actors.http.sse import until_disconnect
 from cantrip_actors.http.token import Token
 from cantrip_actors.records.codec import dump_json
@@ -137,8 +137,8 @@ class HttpCall:
 
         If the client hangs up first, `cancel` is called.
 
-        A server does not cancel a handler when the client hangs up, so this listens for it. Raises the
-        CantripError that ended the episode, and Problem 401 if the token is revoked, which counts as hanging up.
+        A server does not cancel a handler when the client hangs up, so this listens for it. Raises the error that ended
+        the episode; Problem 401 if the token is revoked, and 503 if the service ends, which count as hanging up.
         """
         ended: T | CantripError | None = None
         has_gone = False
@@ -164,5 +164,5 @@ class HttpCall:
             with anyio.CancelScope(shield=True):
                 await cancel()
             if valid.cancel_called:
-                raise make_revoked()
+                raise self.service.explain_cut()
         return ended

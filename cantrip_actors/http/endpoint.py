@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cantrip_actors import CantripError
-from cantrip_actors.http.problems import DescribeError, Problem, describe_no_error, make_revoked, problem_of, report
+from cantrip_actors.http.problems import DescribeError, Problem, describe_no_error, problem_of, report
 from cantrip_actors.http.service import Service
 from cantrip_actors.http.sse import EventStreamResponse, end_quietly
 from cantrip_actors.observe.requests import FinishRequest, ignore_end
@@ -64,9 +64,9 @@ class Endpoint:
                     with self._service.answering(getattr(request.state, "token", None)) as valid:
                         await answer(scope, receive, count)
                     if valid.cancel_called and is_open:
-                        await _end(answer, count)
+                        await self._end(answer, count)
                     elif valid.cancel_called and not status:
-                        await self._convert(make_revoked().response())(scope, receive, count)
+                        await self._convert(self._service.explain_cut().response())(scope, receive, count)
                 finally:
                     end(status, getattr(request.state, "error", ""))
         finally:
@@ -80,6 +80,13 @@ class Endpoint:
                     bytes=size,
                     token=getattr(getattr(request.state, "token", None), "name", ""),
                 )
+
+    async def _end(self, answer: ASGIApp, send: Send) -> None:
+        """End an open answer that was cut off."""
+        fail = answer.fail if isinstance(answer, EventStreamResponse) else end_quietly
+        if fail is not None:
+            last = fail(self._service.explain_cut())
+            await send({"type": "http.response.body", "body": last, "more_body": False})
 
     def _observe(self, request: Request) -> AbstractContextManager[FinishRequest]:
         """Return a context in which the request is observed; it takes the status of the answer."""
@@ -101,10 +108,3 @@ class Endpoint:
             request.state.error = type(error).__name__
             problem = report(error)
         return self._convert(problem.response(self._service.runtime.redact))
-
-
-async def _end(answer: ASGIApp, send: Send) -> None:
-    """End an open answer whose token was revoked."""
-    fail = answer.fail if isinstance(answer, EventStreamResponse) else end_quietly
-    if fail is not None:
-        await send({"type": "http.response.body", "body": fail(make_revoked()), "more_body": False})

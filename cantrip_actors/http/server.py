@@ -218,6 +218,7 @@ async def _drain(service: Service, grace: float, stop: anyio.Event) -> None:
     service.end_streams()
     with anyio.move_on_after(LINGER):
         await service.has_no_readers.wait()
+    service.cut_answers()
     stop.set()
 
 

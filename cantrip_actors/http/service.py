@@ -17,6 +17,7 @@ from cantrip_actors.http.feeds import Feed
 from cantrip_actors.http.given_texts import GivenTexts
 from cantrip_actors.http.limits import Limiter, ServiceLimits
 from cantrip_actors.http.logins import Logins
+from cantrip_actors.http.problems import Problem, make_revoked, problem_of
 from cantrip_actors.http.request_watch import RequestWatch
 from cantrip_actors.http.supervision import Supervision
 from cantrip_actors.http.token import SCOPES, Token
@@ -25,6 +26,7 @@ from cantrip_actors.observe import Telemetry, Upserts
 from cantrip_actors.observe.batching import GROWTH, WHOLE_TEXTS
 from cantrip_actors.observe.overview import Overview
 from cantrip_actors.terms.cantrip import by_name
+from cantrip_actors.terms.errors import RuntimeClosed
 
 LOOK_AT_TOKENS: Final = 1.0
 """Seconds until an answer under way notices that its token was revoked."""
@@ -94,7 +96,7 @@ class Service:
         self._supervision: tuple[Supervision, int] | None = None
         self._overviews: dict[str | None, Overview] = {}
         self._doors: list[anyio.CancelScope] = []
-        self._answering: dict[anyio.CancelScope, Token] = {}
+        self._answering: dict[anyio.CancelScope, Token | None] = {}
         """The answers under way, with the token of each."""
         self.expressions: anyio.CapacityLimiter = anyio.CapacityLimiter(2)
         """Searches for regular expressions at a time: each is a process that may compute for seconds."""
@@ -232,23 +234,30 @@ class Service:
 
     @contextmanager
     def answering(self, token: Token | None) -> Iterator[anyio.CancelScope]:
-        """Run the block, which answers a request, only as long as its token is valid. The scope records whether the
-        block was cut off.
+        """Run the block, which answers a request, only as long as its token is valid and the service is not ending. The
+        scope records whether the block was cut off.
         """
         with anyio.CancelScope() as scope:
-            if token is None or (self.tokens is None and self.logins is None):
-                yield scope
-                return
-            if not self._is_looking:
+            has_tokens = self.tokens is not None or self.logins is not None
+            if token is not None and has_tokens and not self._is_looking:
                 self._is_looking = True
-                self._tasks.start_soon(self._cut_answers)
+                self._tasks.start_soon(self._watch_tokens)
             self._answering[scope] = token
             try:
                 yield scope
             finally:
                 del self._answering[scope]
 
-    async def _cut_answers(self) -> None:
+    def explain_cut(self) -> Problem:
+        """Return why an answer was cut off."""
+        return problem_of(RuntimeClosed()) if self.is_ending else make_revoked()
+
+    def cut_answers(self) -> None:
+        """Cut all answers under way, because the service ends."""
+        for scope in self._answering:
+            scope.cancel()
+
+    async def _watch_tokens(self) -> None:
         """Cut the answers to tokens that are revoked, expire or lose a right, as long as there are any answers."""
         try:
             while self._answering:
@@ -259,7 +268,9 @@ class Service:
         finally:
             self._is_looking = False  # also if the service is closed, and opened again
 
-    async def _cut_if_lost(self, answer: anyio.CancelScope, token: Token) -> None:
+    async def _cut_if_lost(self, answer: anyio.CancelScope, token: Token | None) -> None:
+        if token is None:
+            return
         if self.logins is not None:
             has_lost = await self.logins.has_lost(token)
         else:

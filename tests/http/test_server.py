@@ -151,6 +151,46 @@ def test_a_drain_ends_streams_and_casts_and_exits_with_0(tmp_path: Path, backend
 
 @BACKENDS
 @pytest.mark.rule("HTTP-16")
+def test_an_answer_that_is_not_ready_at_the_end_of_a_drain_says_so_and_is_had_from_the_next_process(
+    tmp_path: Path, backend: str
+) -> None:
+    chat = {"model": "echo", "messages": [{"role": "user", "content": "turns 10 0.5"}]}
+    bodies: dict[str, dict[str, Any]] = {
+        "/api/v1/casts": {"cantrip": "echo", "intent": "turns 10 0.5", "wait": 60},
+        "/v1/chat/completions": chat,
+        "/v1/messages": {**chat, "max_tokens": 9, "stream": True},
+        "/v1/responses": {"model": "echo", "input": "turns 10 0.5", "stream": True},
+    }
+    answers: dict[str, httpx.Response] = {}
+    with process(tmp_path, backend, "--grace", "0.1") as on, client_of(on) as client:
+
+        def ask(path: str, body: dict[str, Any]) -> None:
+            key = {"idempotency-key": path[4:].replace("/", "-")}
+            answers[path] = client.post(f"{on.url}{path}", json=body, headers=key)
+
+        threads = [threading.Thread(target=ask, args=item) for item in bodies.items()]
+        for thread in threads:
+            thread.start()
+        wait_until(lambda: len(client.get("/entities?state=active").json()["items"]) == len(bodies))
+        code, logged = on.end(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        assert code == 0, logged
+        assert "Traceback" not in logged, logged
+        for path, body in bodies.items():
+            answer = answers[path]
+            assert "the service shuts down" in answer.text
+            assert answer.status_code == (200 if "stream" in body else 503)
+            assert "stream" in body or answer.headers["retry-after"] == "1"
+    with process(tmp_path, backend) as on, client_of(on) as client:
+        for path, body in bodies.items():
+            ask(path, body)
+            assert answers[path].status_code == 200
+            assert "it said" in answers[path].text
+
+
+@BACKENDS
+@pytest.mark.rule("HTTP-16")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_idle_service_exits_with_0_at_either_signal(tmp_path: Path, backend: str, number: int) -> None:
     with process(tmp_path, backend) as on, client_of(on) as client:
