@@ -140,6 +140,27 @@ def test_a_backup_does_not_replace_a_file_and_leaves_no_file_when_it_fails(tmp_p
     assert not [path for path in tmp_path.iterdir() if "new" in path.name]
 
 
+@pytest.mark.rule("C-51", "C-53")
+@pytest.mark.parametrize("target", ["copy.db", "copy.jsonl"])
+@pytest.mark.parametrize("name", ["loom.db", "loom.jsonl"])
+def test_a_loom_that_has_lost_a_picture_is_backed_up_and_the_backup_says_what_is_missing(tmp_path, name, target):
+    path = tmp_path / name
+    with open_store(path) as store:
+        store.append([header("a"), IntentGiven("a", "look", AT, images=(Image(png()),))])
+        (digest,) = store.blobs()
+    if name == "loom.db":
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute("delete from blobs")
+    else:
+        path.write_bytes(b"".join(line for line in path.read_bytes().splitlines(True) if b'{"blob":' not in line))
+        repair_loom(path)
+    verified = backup_loom(path, tmp_path / target)
+    assert [(fault.record, fault.blob) for fault in verified.faults] == [(2, digest)]
+    with open_store(tmp_path / target) as copy:
+        assert len(copy.records("a")) == 2
+        assert verify_loom(copy) == verified
+
+
 @pytest.mark.rule("C-51")
 @pytest.mark.parametrize("name", ["[1].db", "*.db", "?.jsonl", "no ending", "new/folder/loom.db"])
 def test_a_backup_takes_any_file_name_and_leaves_one_file(lasting, tmp_path, name):

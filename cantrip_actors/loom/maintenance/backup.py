@@ -48,11 +48,12 @@ def backup_loom(
     """Copy the loom at `url`, which may be in use, to a new SQLite or JSONL file; return the copy's verification.
 
     The copy is the loom at one moment, without leases, so it opens anywhere. The file appears once it is complete.
-    Snapshots of sandboxes are copied; their key is not, so programs are replayed where the key is missing.
+    Snapshots of sandboxes are copied; their key is not, so programs are replayed where the key is missing. A blob that
+    the loom has lost is lost in the copy, too, and the verification says so.
 
     The copy of a sealed loom is sealed with the same key.
 
-    Raises LoomError if the file or a file beside it exists, the loom cannot be read, or the copy does not verify.
+    Raises LoomError if the file or a file beside it exists, the loom cannot be read, or a record does not verify.
     """
     path = Path(file).absolute()
     if path.exists():
@@ -70,10 +71,9 @@ def backup_loom(
         else:
             with kind(part, seal_key=seal_key) as target:
                 verified = copy_loom(source, target)
-        if not verified.ok:
-            raise LoomError(
-                f"the loom at {render_url(os.fspath(url))} has faults, and no backup was made: {verified.faults[0]}"
-            )
+        faults = [fault for fault in verified.faults if fault.blob is None]
+        if faults:
+            raise LoomError(f"the loom at {render_url(os.fspath(url))} has faults, and no backup was made: {faults[0]}")
         key = part.with_name(f"{part.name}.key")
         if key.exists():
             key.replace(path.with_name(f"{path.name}.key"))
