@@ -2,9 +2,11 @@
 
 *to the socket* is the time from `runtime.cast` until a provider on this machine has the whole request, over a kept
 connection: median and 95th percentile. *a chunk* is the CPU of one streamed event from the socket to `run.events()`:
-the difference between answers of many chunks and of few. *a cast* is the CPU of a cast beside its turns: that of
-a cast with one turn, less the cost of a turn. *round trips* are those of a turn on Postgres, and of a
-cast beside its turns, counted by a relay in front of the server. The goals are those of the project; none is a limit.
+the difference between answers of many chunks and of few. All chunks of an answer come at once; with *a chunk alone*
+each comes after a pause, and its figure has the CPU of the provider's pause and sending, too. *a cast* is the CPU of a
+cast beside its turns: that of a cast with one turn, less the cost of a turn. *round trips* are those of a turn on
+Postgres, and of a cast beside its turns, counted by a relay in front of the server. The goals are those of the project;
+none is a limit.
 """
 
 from __future__ import annotations
@@ -55,6 +57,8 @@ class TimedProvider:
     def __init__(self) -> None:
         self.arrived = 0.0
         self.chunks = 1
+        self.pause = 0.0
+        """Seconds before each chunk; 0 to send the whole answer at once."""
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
@@ -73,7 +77,15 @@ class TimedProvider:
                     head = (await stream.receive_until(b"\r\n\r\n", 1 << 16)).lower()
                     await stream.receive_exactly(int(head.partition(b"content-length:")[2].partition(b"\r\n")[0]))
                     self.arrived = time.perf_counter()
-                    await client.send(make_answer(self.chunks))
+                    await self._answer(client)
+
+    async def _answer(self, client: anyio.abc.SocketStream) -> None:
+        answer, end = make_answer(self.chunks), b"\n\n\r\n"
+        while self.pause and end in answer:
+            event, _, answer = answer.partition(end)
+            await anyio.sleep(self.pause)
+            await client.send(event + end)
+        await client.send(answer)
 
 
 def make_answer(chunks: int) -> bytes:
@@ -107,9 +119,10 @@ async def measure_to_socket(loom: str, casts: int) -> dict[str, float]:
     return {"median": median(delays), "p95": quantiles(delays, n=20)[-1]}
 
 
-async def measure_chunk(rounds: int) -> float:
+async def measure_chunk(rounds: int, pause: float = 0.0) -> float:
     """Return the CPU microseconds of a chunk, from the socket to the events of a run."""
     provider = TimedProvider()
+    provider.pause = pause
     async with provider.open() as url, Runtime.open() as runtime:
         cantrip = _make_cantrip(url)
 
@@ -216,6 +229,8 @@ def measure(casts: int, rounds: int) -> Iterator[tuple[str, float, float]]:
         yield f"to the socket, {store}", delay["median"], delay["p95"]
     chunk = asyncio.run(measure_chunk(rounds))
     yield "a chunk", chunk, chunk
+    alone = asyncio.run(measure_chunk(max(1, rounds // 3), pause=0.001))
+    yield "a chunk alone", alone, alone
     for store in ("memory", "sqlite"):
         with _open_loom(store) as loom:
             cast = asyncio.run(measure_cast(loom, rounds))

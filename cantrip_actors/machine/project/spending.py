@@ -27,10 +27,11 @@ def list_records_of_period(records: Sequence[Record], budget: PeriodBudget | Cal
 
 def list_started_gates(records: Iterable[Record]) -> list[str]:
     """Return the gate of each call whose beginning is recorded."""
-    begun = (
-        record for record in records if type(record) is GateStarted or (type(record) is Requested and record.deferred)
-    )
-    return [record.gate for record in begun]
+    return [
+        record.gate
+        for record in records
+        if type(record) is GateStarted or (type(record) is Requested and record.deferred)
+    ]
 
 
 def list_usage_by_time(records: Sequence[Record], last: str) -> Iterator[tuple[float, Usage]]:

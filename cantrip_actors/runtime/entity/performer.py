@@ -264,9 +264,8 @@ class Performer:
         if not environment.bus.delivers_deltas:
             return await self._query(self._make_query(action))
         bus, core = environment.bus, environment.core
-        answer = AnswerStream(
-            cell.entity_id, self._recorder.turn_id, lambda: core.make_moment().wall, lambda: core.guard.redactor
-        )
+        turn_id = self._recorder.turn_id
+        answer = AnswerStream(cell.entity_id, turn_id, core.read_time_of_day, lambda: core.guard.redactor)
         so_far = bus.answers[cell.entity_id] = AnswerSoFar(answer)
         calls = NamedCallStream() if cell.plan.circle.has_calls_by_name else None
 
