@@ -1,5 +1,6 @@
 """Damage that takes acknowledged changes out of a loom: it is found when the loom is opened and verified."""
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -130,6 +131,19 @@ def test_a_damaged_write_ahead_log_is_whole_or_reported(killed, tmp_path, last):
         found.append(is_reported(copy, facts))
     assert not found[0]
     assert sum(found) > len(found) / 2
+
+
+@pytest.mark.parametrize("length", [1, 100, 4000, 4096, 5000, 65536, 100_000])
+def test_a_loom_in_use_whose_file_lost_its_end_is_damaged_or_whole(killed, tmp_path, length):
+    loom, facts = killed["mail"]
+    path = copy_files(loom, tmp_path / "copy")
+    os.truncate(path, length)
+    for read_only in (True, False):
+        try:
+            with open_store(path, read_only=read_only) as store:
+                assert read_facts(store) == facts
+        except DamagedLoom as error:
+            check_message(error)
 
 
 def test_a_loom_that_has_lost_all_is_not_taken_for_a_new_one(tmp_path):

@@ -30,7 +30,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar, cast
@@ -270,16 +270,14 @@ class SqliteStore(TableStore):
         """Return which acknowledged changes are missing; "" if none are. Reads what is committed now."""
         if not self._wal.noted.read(""):
             return ""
-        connection = self._connect(read_only=True)
         try:
-            if not self._check(connection):
-                return ""
-            lineage, _, missing = self._compare_end(connection)
+            with closing(self._connect(read_only=True)) as connection:
+                if not self._check(connection):
+                    return ""
+                lineage, _, missing = self._compare_end(connection)
             return "" if missing and self._is_older_copy(lineage) else missing
         except sqlite3.Error as error:
             self._fail("cannot read", error)
-        finally:
-            connection.close()
 
     def _is_older_copy(self, lineage: str) -> bool:
         """Return whether the file, without its log, has fewer records than were copied into it: it is an older one."""
