@@ -141,11 +141,12 @@ def test_a_backup_does_not_replace_a_file_and_leaves_no_file_when_it_fails(tmp_p
 
 
 @pytest.mark.rule("C-51", "C-53")
+@pytest.mark.parametrize("key", [None, b"sixteen bytes of a secret"])
 @pytest.mark.parametrize("target", ["copy.db", "copy.jsonl"])
 @pytest.mark.parametrize("name", ["loom.db", "loom.jsonl"])
-def test_a_loom_that_has_lost_a_picture_is_backed_up_and_the_backup_says_what_is_missing(tmp_path, name, target):
+def test_a_loom_that_has_lost_a_picture_is_backed_up_and_the_backup_says_what_is_missing(tmp_path, name, target, key):
     path = tmp_path / name
-    with open_store(path) as store:
+    with open_store(path, seal_key=key) as store:
         store.append([header("a"), IntentGiven("a", "look", AT, images=(Image(png()),))])
         (digest,) = store.blobs()
     if name == "loom.db":
@@ -153,10 +154,10 @@ def test_a_loom_that_has_lost_a_picture_is_backed_up_and_the_backup_says_what_is
             connection.execute("delete from blobs")
     else:
         path.write_bytes(b"".join(line for line in path.read_bytes().splitlines(True) if b'{"blob":' not in line))
-        repair_loom(path)
-    verified = backup_loom(path, tmp_path / target)
+        repair_loom(path, seal_key=key)
+    verified = backup_loom(path, tmp_path / target, seal_key=key)
     assert [(fault.record, fault.blob) for fault in verified.faults] == [(2, digest)]
-    with open_store(tmp_path / target) as copy:
+    with open_store(tmp_path / target, seal_key=key) as copy:
         assert len(copy.records("a")) == 2
         assert verify_loom(copy) == verified
 

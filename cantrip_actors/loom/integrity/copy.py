@@ -1,8 +1,8 @@
 """Copy a loom to another store of any kind: `copy_loom` appends every record in the order of recording.
 
 So each tree has the same chain, each thread the same bytes, and both looms have the same fingerprint. That is checked
-at the end, by verifying the copy. A loom that is sealed with a key has links of its own, so a sealed source must
-verify before it is copied.
+at the end, by verifying the copy. A loom that is sealed with a key has links of its own, so the records of a
+sealed source must verify before it is copied.
 
 Leases are not copied: they concern processes, not history. Waiting mail is copied in its order, and so are timers,
 schedules and submissions. Blobs are copied; a snapshot that had the seal of its old store gets the seal of the new one.
@@ -66,9 +66,9 @@ def _copy(source: Store, target: Store) -> Verified:
             )
         copied[entity] = len(target.records(entity))
     if source.seal.chain:  # the copy gets links of its own, which would hide a forged record
-        found = verify_loom(source)
-        if not found.ok:
-            raise LoomError(f"{source.where} has faults, and nothing was copied: {found.faults[0]}. Repair it first")
+        faults = [fault for fault in verify_loom(source).faults if fault.blob is None]
+        if faults:
+            raise LoomError(f"{source.where} has faults, and nothing was copied: {faults[0]}. Repair it first")
     mark_copy(target, mark, source.where)
     trees = Trees(target.seal)
     blobs = _Blobs(source, target)
