@@ -588,6 +588,20 @@ def test_a_repair_forgets_again_when_the_record_that_says_so_is_lost(kind, key, 
 
 
 @pytest.mark.rule("C-50", "C-53")
+def test_a_repair_forgets_again_what_follows_an_edited_tombstone(tmp_path):
+    with open_store(path := tmp_path / "loom.jsonl") as store:
+        fill(store)
+        forget_entities(store, Wanted(["a"]))
+    data = path.read_bytes()
+    assert data.count(b'"sequence":2') == 1
+    path.write_bytes(data.replace(b'"sequence":2', b'"sequence":1'))
+    done = repair_loom(path)
+    assert done.forgotten == ("a",)
+    shutil.rmtree(done.copy)
+    check_repaired(path, None, tmp_path)
+
+
+@pytest.mark.rule("C-50", "C-53")
 @pytest.mark.parametrize("key", [None, b"sixteen bytes of a secret"])
 def test_a_repair_finishes_a_forget_that_was_killed(key, tmp_path, monkeypatch):
     monkeypatch.setattr(table_forget, "MOST", 2)

@@ -34,7 +34,7 @@ from cantrip_actors.loom.sqlite.sqlite import SqliteStore
 from cantrip_actors.loom.stores.blobs import attach_images, bind_mail
 from cantrip_actors.loom.stores.erasure import Erasure
 from cantrip_actors.loom.stores.store import Store
-from cantrip_actors.machine.project import Life, as_forgotten, as_header
+from cantrip_actors.machine.project import Life, as_forgotten, as_header, get_turn_number
 from cantrip_actors.own_files.claims import SQLITE, is_claimed, list_loom_files
 from cantrip_actors.own_files.modes import FOLDER
 from cantrip_actors.records.blob import Blob, Snapshot
@@ -344,6 +344,8 @@ class _Salvage:
     """The roots and keys of taken mail, and when the last one with that key was taken."""
     tombstones: dict[str, TombstoneSum] = field(default_factory=dict)
     """The tombstones of each entity that no record names as forgotten."""
+    sequences: dict[str, int] = field(default_factory=dict)
+    """Entities to the number of their last turn: the chain does not cover what a tombstone says."""
 
     def copy(self) -> None:
         """Copy records, mail, timers, submissions and accounts; forget again what had been forgotten."""
@@ -399,7 +401,7 @@ class _Salvage:
         try:
             if link != trees.expect(root, line):
                 raise LoomError("it does not fit the chain")
-            self._count_tombstone(trees, record, line)
+            self._check_place(trees, record, line)
             (whole,) = attach_images([record], self.old.read_blob)
             snapshot = get_snapshot(whole)
             blob = None if snapshot is None else self.old.read_blob(snapshot.digest)
@@ -416,12 +418,20 @@ class _Salvage:
             self.keys[root, key] = getattr(record, "at", "")
         return None
 
-    def _count_tombstone(self, trees: Trees, record: Record, line: bytes) -> None:
-        """Note a tombstone. Raises LoomError for a ForgottenRecord that does not fit, and for what follows one."""
+    def _check_place(self, trees: Trees, record: Record, line: bytes) -> None:
+        """Note a turn and a tombstone. Raises LoomError for a record that cannot follow those before it.
+
+        That is a turn whose number is not the next one, a ForgottenRecord of other tombstones, and what follows it.
+        """
         entity, forgotten = record.entity_id, as_forgotten(record)
         place = trees.index.places.get(entity)
         if place is not None and place.life is Life.FORGOTTEN:
             raise LoomError("its entity was forgotten before it")
+        turn = get_turn_number(record)
+        if turn is not None:
+            if turn <= self.sequences.get(entity, 0):
+                raise LoomError("a turn before it has its number, or a later one")
+            self.sequences[entity] = turn
         if is_tombstone(line):
             self.tombstones.setdefault(entity, TombstoneSum()).add(line)
         elif forgotten is not None:
