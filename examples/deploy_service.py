@@ -17,7 +17,6 @@ from typing import Annotated, Any, NamedTuple, TypedDict
 
 import anyio
 from fastapi import Depends, FastAPI, Header, Request
-from fastapi.responses import JSONResponse
 
 from cantrip_actors import (
     PROVIDED,
@@ -26,16 +25,14 @@ from cantrip_actors import (
     CantripError,
     Circle,
     EpisodeScope,
-    InboxFull,
     Injected,
     InvalidIntent,
     Invocation,
-    KeyUsed,
     Runtime,
-    RuntimeClosed,
     gate,
     scripted,
 )
+from cantrip_actors.http import answer_error
 from cantrip_actors.wards import max_turns
 
 LOOM = os.environ.get("LOOM", "sqlite:service.db")
@@ -129,21 +126,7 @@ async def read_text(request: Request) -> str:
     return (await request.body()).decode()
 
 
-async def refuse(_request: Request, error: Exception) -> JSONResponse:
-    """Answer with the status of an error. After a 503 the client sends the request again, with the same key."""
-    statuses: dict[type[Exception], int] = {
-        RuntimeClosed: 503,
-        TimeoutError: 503,
-        InboxFull: 429,
-        KeyUsed: 409,
-        InvalidIntent: 400,
-    }
-    status = statuses.get(type(error), 502)
-    headers = {"retry-after": "1"} if status in (429, 503) else None
-    return JSONResponse({"error": f"{type(error).__name__}: {error}"}, status, headers)
-
-
-app = FastAPI(lifespan=lifespan, exception_handlers={CantripError: refuse, TimeoutError: refuse})
+app = FastAPI(lifespan=lifespan, exception_handlers={CantripError: answer_error, TimeoutError: answer_error})
 
 Running = Annotated[Runtime, Depends(get_runtime)]
 By = Annotated[Caller, Depends(identify)]

@@ -25,15 +25,13 @@ from cantrip_actors import (
     EntityEndedEvent,
     EntityEvent,
     Injected,
-    InvalidIntent,
     Invocation,
     Runtime,
-    RuntimeClosed,
     StepCompleteEvent,
-    UnknownEntity,
     gate,
     scripted,
 )
+from cantrip_actors.http import answer_error
 from cantrip_actors.wards import max_turns, timeout
 
 GRACE = 10.0
@@ -88,7 +86,7 @@ async def cast(request: Request) -> Response:
         try:
             episode = await runtime.cast(cantrip(request), body.get("intent"))
         except CantripError as error:  # outside the group it would be an ExceptionGroup
-            return await refuse(request, error)
+            return await answer_error(request, error)
         finally:
             tasks.cancel_scope.cancel()
         cost = {"tokens": episode.subtree_usage.total_tokens, "dollars": episode.subtree_usage.cost}
@@ -151,13 +149,6 @@ async def stop(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def refuse(_request: Request, error: Exception) -> Response:
-    """Answer with the status of an error: the client's mistake, closing, or a failure behind this service."""
-    statuses: dict[type[Exception], int] = {InvalidIntent: 400, RuntimeClosed: 503, UnknownEntity: 404}
-    answer = {"error": str(error), "entity": getattr(error, "entity_id", None)}
-    return JSONResponse(answer, statuses.get(type(error), 502))
-
-
 app = Starlette(
     routes=[
         Route("/cast", cast, methods=["POST"]),
@@ -165,6 +156,6 @@ app = Starlette(
         Route("/runs/{run}/events", events),
         Route("/runs/{run}", stop, methods=["DELETE"]),
     ],
-    exception_handlers={CantripError: refuse},
+    exception_handlers={CantripError: answer_error},
     lifespan=lifespan,
 )

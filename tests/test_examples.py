@@ -117,7 +117,7 @@ class TestWebService:
         again = (await client.get(where, headers={"last-event-id": ids[0]})).text
         assert whole.endswith(again)
         assert again.startswith(f"id: {ids[1]}\n")
-        assert (await client.get(where, headers={"last-event-id": "soon"})).status_code == 400
+        assert (await client.get(where, headers={"last-event-id": "soon"})).status_code == 422
         assert (await client.get("/runs/nobody/events")).status_code == 404
 
     async def test_a_run_can_be_stopped(self, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,8 +181,8 @@ class TestWebService:
 
     async def test_a_request_without_an_intent_is_a_client_error(self, client: httpx.AsyncClient) -> None:
         said = await client.post("/cast", json={})
-        assert said.status_code == 400
-        assert "intent is required" in said.json()["error"]
+        assert said.status_code == 422
+        assert "intent is required" in said.json()["detail"]
 
 
 @asynccontextmanager

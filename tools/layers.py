@@ -121,7 +121,7 @@ ROWS: dict[str, Row] = {
     # Fuzzing calls the parsers themselves.
     "conformance.cancel": _row("cantrip_actors supervisors conformance circle stream", None),
     "conformance.fuzz": _row("cantrip_actors conformance terms records circle crystal dispatch recipes cli", None),
-    "examples": _row("cantrip_actors agentic evals testing supervisors", None),
+    "examples": _row("cantrip_actors agentic evals http testing supervisors", None),
     # The demos have commands of their own, which use what all commands share.
     "examples.cantrip_demos": _row("cantrip_actors agentic cli redact", None),
 }

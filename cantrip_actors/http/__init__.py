@@ -10,7 +10,7 @@ try:
     from cantrip_actors.http.calls import HttpCall, JsonAnswer
     from cantrip_actors.http.extension import ServiceExtension, list_scopes
     from cantrip_actors.http.limits import ServiceLimits
-    from cantrip_actors.http.problems import Problem
+    from cantrip_actors.http.problems import Problem, answer_error
     from cantrip_actors.http.server import Ready, ServiceSettings, serve
     from cantrip_actors.http.service import Service
     from cantrip_actors.http.table import ApiRoute
@@ -38,6 +38,7 @@ __all__ = [
     "Token",
     "Tokens",
     "add_token",
+    "answer_error",
     "list_scopes",
     "make_app",
     "serve",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from cantrip_actors.http.answer_form import AnswerMisfit
@@ -26,6 +27,7 @@ from cantrip_actors.terms.errors import (
     CantripError,
     CantripUnknown,
     CrystalError,
+    DependenciesUnknown,
     EntityEnded,
     EntityInterrupted,
     InvalidCantrip,
@@ -39,6 +41,7 @@ from cantrip_actors.terms.errors import (
     ProviderError,
     RuntimeClosed,
     Stranded,
+    Truncated,
     UnfinishedWork,
     UnknownEntity,
     UnknownRequest,
@@ -108,6 +111,14 @@ _ROWS: Final = (
         detail="this service offers no cantrip with which it can continue: the person who runs the service continues "
         "it with another version by `cantrip resume`, or serves the one that it began with",
     ),
+    _ErrorRow(
+        DependenciesUnknown,
+        503,
+        "dependencies-unknown",
+        later=True,
+        detail="this service cannot say which dependencies the gates of this entity have: another process may continue "
+        "it, or the person who runs the service gives them",
+    ),
     _ErrorRow(EntityEnded, 409, "ended"),
     _ErrorRow(EntityInterrupted, 409, "interrupted"),
     _ErrorRow(AlreadyDecided, 409, "already-decided"),
@@ -121,6 +132,7 @@ _ROWS: Final = (
     _ErrorRow(
         RuntimeClosed, 503, "closing", later=True, detail="the service shuts down, or its loom restarts: try again"
     ),
+    _ErrorRow(Truncated, 502, "truncated"),
     _ErrorRow(ProviderError, 502, "provider"),
     _ErrorRow(CrystalError, 502, "crystal"),
     _ErrorRow(AnswerMisfit, 500, "answer-misfit"),
@@ -141,6 +153,8 @@ def problem_of(error: CantripError) -> Problem:
         return Problem(429, "too-many", detail, headers=later, limit=f"cost_per_{error.per}")
     if isinstance(error, AlreadyDecided):
         more |= {"decision": error.decision, "by": error.by, "at": error.at, "note": error.note}
+    if isinstance(error, Truncated):
+        more |= {"reason": error.reason, "ward": error.ward}
     if isinstance(error, Held) and error.holder is not None:
         more["holder"] = error.holder
     if isinstance(error, CantripUnknown):
@@ -152,6 +166,23 @@ def problem_of(error: CantripError) -> Problem:
     if isinstance(error, LoomError):  # its text may name a file on the server
         return report(error, 507, "loom", "the loom cannot be read or written", **more)
     return report(error, 500, "failed", "the entity failed", **more)
+
+
+async def answer_error(_request: Request, error: Exception) -> Response:
+    """Answer a request of a service of your own that raised an error: with its problem, as `cantrip serve` answers it.
+
+    It is an exception handler of Starlette and FastAPI, for three kinds of errors: `exception_handlers={CantripError:
+    answer_error, TimeoutError: answer_error, Problem: answer_error}`. A TimeoutError is answered with 503: the client
+    sends the request again, with the same key. Any other error is a bug: it is logged, and answered with 500.
+    """
+    if isinstance(error, Problem):
+        return error.response()
+    if isinstance(error, CantripError):
+        return problem_of(error).response()
+    if isinstance(error, TimeoutError):
+        detail = "the work takes longer than this request waits: send it again, with the same key"
+        return Problem(503, "no-answer", detail, headers=SOON).response()
+    return report(error).response()
 
 
 DescribeError = Callable[[CantripError], Problem | None]

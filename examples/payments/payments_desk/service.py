@@ -13,7 +13,8 @@ import anyio
 from fastapi import Depends, FastAPI, Header, Request
 from fastapi.responses import JSONResponse
 
-from cantrip_actors import CantripError, EpisodeScope, Runtime, RuntimeClosed, UnknownRequest
+from cantrip_actors import CantripError, EpisodeScope, Runtime
+from cantrip_actors.http import answer_error
 from payments_desk.agent import make_desk
 from payments_desk.bank import Account, FileBank
 
@@ -39,14 +40,7 @@ async def lifespan(_app: FastAPI) -> AsyncIterator[dict[str, Runtime]]:
         await runtime.drain(10)
 
 
-async def refuse(_request: Request, error: Exception) -> JSONResponse:
-    """Answer with the status of an error. After a 503 the client sends the request again, with the same key."""
-    statuses: dict[type[Exception], int] = {RuntimeClosed: 503, UnknownRequest: 404}
-    status = statuses.get(type(error), 502)
-    return JSONResponse({"error": str(error)}, status)
-
-
-app = FastAPI(lifespan=lifespan, exception_handlers={CantripError: refuse})
+app = FastAPI(lifespan=lifespan, exception_handlers={CantripError: answer_error})
 
 
 def get_runtime(request: Request) -> Runtime:
