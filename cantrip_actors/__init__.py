@@ -100,6 +100,7 @@ if TYPE_CHECKING:
     from cantrip_actors.terms.episode_scope import EpisodeScope as EpisodeScope
     from cantrip_actors.terms.errors import AllowanceSpent as AllowanceSpent
     from cantrip_actors.terms.errors import AlreadyDecided as AlreadyDecided
+    from cantrip_actors.terms.errors import AnswerMisfit as AnswerMisfit
     from cantrip_actors.terms.errors import AskCycle as AskCycle
     from cantrip_actors.terms.errors import CantripError as CantripError
     from cantrip_actors.terms.errors import CantripUnknown as CantripUnknown

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import unquote
 
-from cantrip_actors import Cantrip, CantripError
+from cantrip_actors import AnswerMisfit, Cantrip
 
 COMPARISONS: Final = 5_000
 """Pairs of schemas that are compared for one request."""
@@ -31,10 +31,6 @@ JavaScript."""
 _COMPARED: Final = frozenset({"enum", "type", "properties", "required", "additionalProperties", "items"})
 
 ExpandedSchema = Mapping[str, Any]
-
-
-class AnswerMisfit(CantripError):
-    """An entity ended without an answer in the form that its client asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cantrip_actors.http.answer_form import AnswerMisfit
 from cantrip_actors.loom import Held, InboxFull, KeyUsed, Quarantined, QueueFull
 from cantrip_actors.records.codec import dump_json
 from cantrip_actors.redact.logs import get_logger
@@ -23,6 +22,7 @@ from cantrip_actors.runtime.face.work import NoAnswer
 from cantrip_actors.terms.errors import (
     AllowanceSpent,
     AlreadyDecided,
+    AnswerMisfit,
     AskCycle,
     CantripError,
     CantripUnknown,

@@ -13,12 +13,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, SchemaError, to_json
 
-from cantrip_actors.terms.errors import InvalidCantrip
+from cantrip_actors.terms.errors import AnswerMisfit, InvalidCantrip
 from cantrip_actors.terms.gate import LEFT_OUT, BoundArguments, Gate, Refused, provide_binder
 from cantrip_actors.terms.json_schema import strip_titles
 from cantrip_actors.terms.problems import describe, leave_out_nulls
@@ -171,17 +171,23 @@ def _dump_answer(answer: BaseModel) -> dict[str, Any]:
 
 
 def read_answer(model: type[BaseModel], answer: Any) -> Any:
-    """Return an answer, read from the loom, as a value of its type. Raises pydantic.ValidationError if it is not of the
-    type.
+    """Return an answer, read from the loom, as a value of its type. Raises AnswerMisfit if it is not of the type.
 
     `model` is the model of the gate that `make_typed_done` returned.
     """
-    return model.model_validate_json(to_json({"answer": answer})).__dict__["answer"]
+    try:
+        return model.model_validate_json(to_json({"answer": answer})).__dict__["answer"]
+    except ValidationError as error:
+        why = "; ".join(describe(error.errors(), {"answer": answer}))
+        raise AnswerMisfit(
+            f"the answer is not of the type that the cantrip has now, because another version of it gave it: {why}; "
+            "`raw_result` of the episode has the answer as JSON"
+        ) from error
 
 
 def read_answer_of(kind: Any, answer: Any) -> Any:
-    """Return an answer, read from the loom, as a value of a type, without the gate. Raises pydantic.ValidationError."""
-    return TypeAdapter(kind).validate_json(to_json(answer))
+    """Return an answer, read from the loom, as a value of a type, without the gate. Raises AnswerMisfit."""
+    return read_answer(make_model("done", {"answer": (kind, ...)})[0], answer)
 
 
 provide_binder(bind_arguments)

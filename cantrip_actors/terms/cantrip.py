@@ -231,7 +231,7 @@ class Cantrip(Immutable, Generic[Answer_co]):
         """Convert an answer from its form in the loom to the type `answer`; return it unchanged if the cantrip has no
         such type.
 
-        Raises pydantic.ValidationError if it is not of that type, as one of an earlier version of the cantrip.
+        Raises AnswerMisfit if it is not of that type, as one of an earlier version of the cantrip.
         """
         done = None if self.answer is None else self.circle.gate("done")
         if done is None or done.model is None:

@@ -202,6 +202,10 @@ class Truncated(CantripError):
         self.summary = summary
 
 
+class AnswerMisfit(CantripError, ValueError):
+    """An answer is not of the type that its reader has, because another version of the cantrip gave it."""
+
+
 class AllowanceSpent(CantripError):
     """A caller, a tenant or all of them have spent what they may spend in this day or month: give the work later.
 

@@ -1,5 +1,6 @@
 """Typed answers: `examples/typed_answers.py` has each kind of type, these are the doors, the ends and the restarts."""
 
+import pickle
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, computed_field
 
-from cantrip_actors import Cantrip, Circle, Runtime, Truncated, gate, scripted, wrap
+from cantrip_actors import AnswerMisfit, Cantrip, Circle, Runtime, Truncated, gate, scripted, wrap
 from cantrip_actors.terms.messages import ToolCall
 from cantrip_actors.wards import max_depth, max_turns
 from tests.exhaustive import EXHAUSTIVE
@@ -281,3 +282,31 @@ async def test_a_done_gate_of_the_users_own_is_kept() -> None:
         episode = await runtime.cast(cantrip, "go")
     assert episode.result == {"total": 3, "items": [], "due": "2026-11-28"}
     assert episode.result_as(Bill) == BILL
+
+
+class Receipt(BaseModel):
+    total: int
+    currency: str
+
+
+@pytest.mark.parametrize("store", ["sqlite", "jsonl"])
+async def test_an_answer_of_an_earlier_release_that_does_not_fit_the_new_type_says_so(
+    tmp_path: Path, store: str
+) -> None:
+    def make_desk(kind: Any, answer: Any) -> Cantrip[Any]:
+        return Cantrip(scripted(lambda context: done(answer)), answer=kind, max_turns=2, name="desk")
+
+    url, old = f"{store}:{tmp_path / 'loom'}", make_desk(Bill, {"total": 3})
+    async with Runtime.open(url, cantrips=[old]) as runtime:
+        entity = await runtime.ensure("anna", old)
+        assert (await entity.send("first", key="1")).result == Bill(total=3)
+    new = make_desk(Receipt, {"total": 4, "currency": "NOK"})
+    async with Runtime.open(url, cantrips=[new]) as runtime:
+        entity = await runtime.ensure("anna", new)
+        repeated = await entity.send("first", key="1")
+        pickled = pickle.loads(pickle.dumps(repeated))
+        assert (await entity.send("second")).result == Receipt(total=4, currency="NOK")
+    for episode in (repeated, pickled):
+        with pytest.raises(AnswerMisfit, match=r'missing required argument "answer\.currency".*raw_result'):
+            _ = episode.result
+        assert episode.raw_result["total"] == 3

@@ -74,9 +74,9 @@ class Episode(Generic[Answer_co]):
     def result(self) -> Answer_co:
         """The answer: a value of the cantrip's `answer` type, if it has one, else as the loom has it.
 
-        With such a type it raises Truncated for an episode that ended without an answer, and pydantic.ValidationError
-        for an answer of another type, which an earlier version of the cantrip allowed. Without one it is None for an
-        episode without an answer.
+        With such a type it raises Truncated for an episode that ended without an answer, and AnswerMisfit for an answer
+        of another type, which an earlier version of the cantrip allowed. Without one it is None for an episode without
+        an answer.
         """
         result: Answer_co
         if self._answer is None or self._read_answer is None:
