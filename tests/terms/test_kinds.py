@@ -7,7 +7,19 @@ from typing import Any
 
 import pytest
 
-from cantrip_actors import Call, Cantrip, Circle, InvalidCantrip, LoomError, Node, gate, replayed, scripted, wrap
+from cantrip_actors import (
+    Call,
+    Cantrip,
+    Circle,
+    InvalidCantrip,
+    LoomError,
+    Node,
+    Runtime,
+    gate,
+    replayed,
+    scripted,
+    wrap,
+)
 from cantrip_actors.agentic import FunctionAgent
 from cantrip_actors.crystals import CachePoints, Prices, azure, bedrock, local, openai
 from cantrip_actors.dispatch import Dispatcher, InvalidContract, draft, from_markdown, from_yaml, load_contract
@@ -251,3 +263,10 @@ def test_fields_of_a_contract_that_are_not_a_mapping_are_refused(given: Any) -> 
         Dispatcher(given, "dispatches")
     with pytest.raises(TypeError, match="agent: expected a function of its typed input, got "):
         FunctionAgent(given)
+
+
+async def test_a_fork_from_a_turn_in_place_of_its_id_says_which_text_is_expected() -> None:
+    async with Runtime.open() as runtime:
+        turn: Any = (await runtime.cast(Cantrip(scripted(["hi"]), gates=[], max_turns=2), "go")).thread[0]
+        with pytest.raises(LoomError, match=r"turn: expected the id of a turn, such as turn\.id, got Turn"):
+            await runtime.fork(turn, intent="again")

@@ -518,6 +518,7 @@ class Loom:
 
     def owner(self, turn_id: str) -> str:
         """Return the entity that a turn belongs to."""
+        check_kind("turn", turn_id, str, "the id of a turn, such as turn.id", LoomError)
         check_texts(LoomError, turn=turn_id)
         entity_id = self._store.owner(turn_id)
         if entity_id is None or not self._is_here(entity_id):

@@ -548,8 +548,8 @@ class Entity(Generic[Answer_co]):
         """End the entity and its subtree, last started first; return when all have ended. `by` names the person or
         program that ends it.
 
-        An entity that no process runs is ended in the loom. An entity that another process runs is ended by that
-        process. The submission of an entity that has not begun is withdrawn.
+        An entity that no process runs is ended in the loom, as "abandoned". An entity that another process runs is
+        ended by that process. The submission of an entity that has not begun is withdrawn.
         """
         tree, is_requested = self._tree, False
         tree.check_open()
