@@ -41,6 +41,8 @@ def describe(errors: Sequence[Any], args: Mapping[str, Any]) -> list[str]:
 
 def leave_out_nulls(errors: Sequence[Any], args: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the arguments without the nulls that are not valid; None if anything else is wrong with them."""
+    if not all(error["input"] is None and error["type"] != "extra_forbidden" for error in errors):
+        return None
     fewer: dict[str, Any] = copy_json(dict(args))
     for path in {_locate(error, args)[0] for error in errors}:
         *above, name = path or (None,)
@@ -48,7 +50,7 @@ def leave_out_nulls(errors: Sequence[Any], args: Mapping[str, Any]) -> dict[str,
         if not isinstance(parent, dict) or parent.get(name, name) is not None:
             return None
         del parent[name]
-    return fewer if all(error["input"] is None and error["type"] != "extra_forbidden" for error in errors) else None
+    return fewer
 
 
 def shorten(value: object) -> str:
