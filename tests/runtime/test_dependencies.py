@@ -1,7 +1,7 @@
 """Dependencies of gates: the right ones in every process, and never those of another user."""
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from cantrip_actors import (
     Injected,
     InvalidCantrip,
     Message,
+    NameTaken,
     NoAnswer,
     Node,
     Runtime,
@@ -268,6 +269,39 @@ async def test_a_timeout_ends_a_cast_whose_provider_hangs() -> None:
     async with Runtime.open(dependencies=Hanging()) as runtime:
         with anyio.fail_after(20):
             assert (await runtime.cast(desk(wards=[timeout(10)]), "go", by="ben")).reason == "timeout"
+
+
+@pytest.mark.parametrize("name", [None, "bob"])
+async def test_a_caller_leaves_a_beginning_with_a_key_that_then_belongs_to_the_next_caller(
+    url: str, name: str | None
+) -> None:
+    opened = anyio.Event()
+
+    async def provide(episode: EpisodeScope) -> Mapping[str, Any]:
+        await opened.wait()
+        return {"user": episode.sender}
+
+    async with Runtime.open(url, cantrips=[desk()], dependencies=provide) as runtime:
+        more: dict[str, Any] = {"key": "order-1", "by": "anna"}
+        begin = partial(runtime.start, desk(), "go", **more)
+        if name is not None:
+            begin = partial(runtime.invoke, desk(), "go", name=name, **more)
+        for _ in range(2):
+            with anyio.move_on_after(1) as patience:
+                await begin()
+            assert patience.cancelled_caught
+        if name is not None:
+            with anyio.move_on_after(1) as patience:
+                await runtime.ensure(name, desk())
+            assert patience.cancelled_caught
+        opened.set()
+        entity = await begin()
+        assert (await entity.episode()).result == "tea for anna"
+        assert [listed.id for listed in runtime.loom.page()] == [entity.id]
+        if name is not None:
+            assert (await runtime.ensure(name, desk())).id == entity.id
+            with pytest.raises(NameTaken):
+                await runtime.invoke(desk(), "go", name=name)
 
 
 @pytest.mark.rule("K-23", "K-25")

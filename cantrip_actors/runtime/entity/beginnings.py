@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
@@ -183,6 +183,7 @@ class Beginnings:
         tree.check_accepting()
         find, made_id = partial(self.find_named, name, tenant), None
         async with tree.launcher.lock(lease):
+            await self._wait_for_named(name, tenant)
             while (entity_id := await tree.in_store(find)) is None:
                 try:
                     with anyio.CancelScope(shield=True):
@@ -275,9 +276,13 @@ class Beginnings:
         With `waits` this returns when the beginning is in the loom. The first query is made after that, so a caller
         that subscribes to the entity's events at once sees all of them.
         """
-        if beginning.identity.key is None:
-            return await self._launch(beginning, waits=waits)
-        tree, entity_id = self._tree, beginning.identity.entity_id
+        tree, identity = self._tree, beginning.identity
+        entity_id, name = identity.entity_id, identity.name
+        waits = waits or name is not None
+        if name is not None:
+            await self._wait_for_named(name, identity.tenant)
+        if identity.key is None:
+            return await self._finish(await self._launch(beginning, waits=waits), waits=waits)
         tree.check_accepting()
         async with tree.launcher.lock(entity_id):
             while not await self._has_begun(entity_id):
@@ -286,16 +291,16 @@ class Beginnings:
                     await cell.wait_until_begun()
                     continue
                 with anyio.CancelScope(shield=True):  # the entity belongs to its key, not to this caller
-                    entity = await self._claim_and_launch(beginning, waits=waits)
-                if entity is not None:
-                    return entity
+                    launched = await self._claim_and_launch(beginning, waits=waits)
+                if launched is not None:
+                    return await self._finish(launched, waits=waits)
                 await anyio.sleep(POLL_INTERVAL)
-            self._check_same(beginning, *await tree.in_store(partial(self._read_beginning, beginning.identity)))
+            self._check_same(beginning, *await tree.in_store(partial(self._read_beginning, identity)))
             with anyio.CancelScope(shield=True):
                 handle = await self._make_handle(beginning)
             return handle  # noqa: RET504  # mypy: a cancel scope may swallow an exception
 
-    async def _claim_and_launch(self, beginning: Beginning, *, waits: bool) -> Entity | None:
+    async def _claim_and_launch(self, beginning: Beginning, *, waits: bool) -> tuple[Entity, Cell] | None:
         """Begin an entity with a key; return None if another process has begun it, or begins it just now."""
         tree, entity_id = self._tree, beginning.identity.entity_id
         try:
@@ -373,56 +378,80 @@ class Beginnings:
     def _is_under_way(self, entity_id: str) -> bool:
         return fold_entity(self._tree.loom, entity_id).phase not in (Phase.IDLE, Phase.OVER)
 
-    async def _launch(self, beginning: Beginning, *, waits: bool) -> Entity:
-        allowances = self._tree.allowances
-        if allowances.is_used and beginning.is_wanted is None:  # a submission was checked when it was made
-            await allowances.check(beginning.identity.tenant, beginning.begin.sender or "")
-        name, tenant = beginning.identity.name, beginning.identity.tenant
+    async def _launch(self, beginning: Beginning, *, waits: bool) -> tuple[Entity, Cell]:
+        """Start the actor of a new entity, which records its beginning; with `waits` it then waits for `_finish`."""
+        tree, name, tenant = self._tree, beginning.identity.name, beginning.identity.tenant
+        if tree.allowances.is_used and beginning.is_wanted is None:  # a submission was checked when it was made
+            await tree.allowances.check(tenant, beginning.begin.sender or "")
         if name is None:
             return await self._launch_with_tools(beginning, waits=waits)
         lease = name_lease(scope_name(tenant, check_name("name", name)))
-        async with self._tree.launcher.lock(lease):
-            try:
+        async with tree.launcher.lock(lease):
+            if tree.living.find_named(scope_name(tenant, name)) is not None:  # it may hold the lease still
+                raise _make_taken_error(name)
+            with ExitStack() as held:
+                held.callback(tree.writer.cast, Release(lease))
                 await self._claim_name(name, tenant, lease)
-                return await self._launch_with_tools(beginning, waits=True)
-            finally:  # its log has the name now, or it has not begun
-                self._tree.writer.cast(Release(lease))
+                entity, cell = await self._launch_with_tools(beginning, waits=waits)
+                assert cell.start is not None, "it is new"
+                cell.start.recorded.listen(held.pop_all().close)  # its log has the name then, or it has ended
+        return entity, cell
 
-    async def _launch_with_tools(self, beginning: Beginning, *, waits: bool) -> Entity:
+    async def _launch_with_tools(self, beginning: Beginning, *, waits: bool) -> tuple[Entity, Cell]:
         if beginning.cantrip.circle.is_complete:
             return await self._launch_complete(beginning, waits=waits)
         async with self._tree.tool_servers.complete(beginning.cantrip) as cantrip:
-            entity = await self._launch_complete(beginning._replace(cantrip=cantrip), waits=waits)
-        return entity  # noqa: RET504  # mypy: a context manager may swallow an exception
+            launched = await self._launch_complete(beginning._replace(cantrip=cantrip), waits=waits)
+        return launched  # noqa: RET504  # mypy: a context manager may swallow an exception
 
-    async def _launch_complete(self, beginning: Beginning, *, waits: bool) -> Entity:
+    async def _launch_complete(self, beginning: Beginning, *, waits: bool) -> tuple[Entity, Cell]:
         tree, (cantrip, begin, identity, _) = self._tree, beginning
         if identity.parent_turn is None:
             cell = tree.cells.make_cell(cantrip, identity, begin)
         else:
             cell = await tree.cells.fork(identity.parent_turn, cantrip, identity, begin)
-        released = OneShotEvent() if waits else None
-        if cell.start is not None:
-            cell.start.released = released
+        if cell.start is not None and waits:
+            cell.start.released = OneShotEvent()
         first = self._expect_first(cell)
         entity = Entity(tree, cell.entity_id, identity.name, cell, first, is_beginning=identity.lasting)
         try:
             await tree.launcher.launch(cell)
-            if identity.name is not None:
-                tree.scheduler.note_name()
-            if waits:
-                await cell.wait_until_begun()
-                if cell.error is not None and not await self._has_log(cell.entity_id):
-                    raise tree.guard.redact_error(cell.error)
         except anyio.get_cancelled_exc_class():
-            if identity.key is None:  # the caller gets no handle, and the name must be free again
-                with anyio.CancelScope(shield=True):
-                    await entity.stop()
-            raise  # an entity with a key stays: Ctrl-C under asyncio passes the shield around its beginning
+            await self._leave(entity, cell)
+            raise
+        if identity.name is not None:
+            tree.scheduler.note_name()
+        return entity, cell
+
+    async def _finish(self, launched: tuple[Entity, Cell], *, waits: bool) -> Entity:
+        """With `waits`, wait until the beginning of an entity is recorded. Return the entity."""
+        entity, cell = launched
+        if not waits or cell.start is None:
+            return entity
+        try:
+            await cell.wait_until_begun()
+            if cell.error is not None and not await self._has_log(cell.entity_id):
+                raise self._tree.guard.redact_error(cell.error)
+        except anyio.get_cancelled_exc_class():
+            await self._leave(entity, cell)
+            raise
         finally:
-            if released is not None:
-                released.set()
+            if cell.start.released is not None:
+                cell.start.released.set()
         return entity
+
+    @staticmethod
+    async def _leave(entity: Entity, cell: Cell) -> None:
+        """Stop an entity whose caller is cancelled and gets no handle. One with a key belongs to its key, and stays."""
+        if cell.plan.key is None:
+            with anyio.CancelScope(shield=True):
+                await entity.stop()
+
+    async def _wait_for_named(self, name: str, tenant: str) -> None:
+        """Wait until the entity of that name has begun, if it begins just now in this process."""
+        cell = self._tree.living.find_named(scope_name(tenant, check_name("name", name)))
+        if cell is not None:
+            await cell.wait_until_begun()
 
     async def _has_log(self, entity_id: str) -> bool:
         """Return whether an entity has a log; False if the loom cannot be read: the error of its writer says more."""
@@ -447,7 +476,7 @@ class Beginnings:
         except Held as error:
             holder = error
         if await self._tree.in_store(partial(self.find_named, name, tenant)) is not None:
-            raise NameTaken(f'an entity called "{name}" is there already: send to it, or give another name')
+            raise _make_taken_error(name)
         if holder is not None:
             raise NameTaken(f'another process is about to make an entity called "{name}"') from holder
 
@@ -459,6 +488,10 @@ class Beginnings:
             return living.entity_id
         entity_id = tree.store.named(scope_name(tenant, name))
         return None if entity_id is None or tree.loom.is_over(entity_id) else entity_id
+
+
+def _make_taken_error(name: str) -> NameTaken:
+    return NameTaken(f'an entity called "{name}" is there already: send to it, or give another name')
 
 
 def check_cantrip(what: str, cantrip: Cantrip) -> Cantrip:
