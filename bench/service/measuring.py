@@ -71,7 +71,8 @@ def start_service(
     provider: str, seconds: float, service: LoadedService, python: Path, workers: int, place: Place
 ) -> Iterator[Load]:
     """Yield the load of a service that runs meanwhile."""
-    loom = f"sqlite:{place.folder}/loom.db" if place.store == "sqlite" else place.store
+    local = {"sqlite": f"sqlite:{place.folder}/loom.db", "memory": "memory:"}
+    loom = local.get(place.store, place.store)
     with open_service(python, service.app, workers, provider, loom) as (port, pid):
         yield lambda clients: asyncio.run(drive(port, clients, seconds, lambda: read_tree_cpu(pid)))
 
