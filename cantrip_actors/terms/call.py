@@ -39,7 +39,7 @@ DEEPEST: Final = 100
 """Levels of nesting that an option may have."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Conditioning(Immutable):
     system_prompt: str | None = None
     temperature: float | None = None

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeForm
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Cantrip(Immutable, Generic[Answer_co]):
     """The recipe: a crystal, its call and a circle. Cast it on an intent to get an entity (CANTRIP-2).
 

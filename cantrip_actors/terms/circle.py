@@ -51,7 +51,7 @@ JailName = Literal["bubblewrap", "landlock"]
 P = TypeVar("P")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Circle(Immutable):
     """Gates, wards and a medium.
 

@@ -82,7 +82,7 @@ class BoundArguments:
     args: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Gate(Immutable):
     """A crossing point of a circle. Make one with `@gate`, or with `Gate.of(...)` from a JSON Schema.
 
@@ -96,8 +96,8 @@ class Gate(Immutable):
     """
 
     name: str
-    description: str
-    parameters: Mapping[str, Any]
+    description: str = field(repr=False)
+    parameters: Mapping[str, Any] = field(repr=False)
     kind: GateKind = "function"
     function: Callable[..., Any] | None = field(default=None, repr=False)
     dependencies: Mapping[str, Any] = field(default_factory=dict, repr=False)

@@ -6,7 +6,7 @@ Functions of `dataclasses` (`replace`, `fields`, `asdict`) work with them, becau
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import Field, asdict, make_dataclass
+from dataclasses import MISSING, Field, asdict, fields, make_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeGuard, TypeVar
 
@@ -56,6 +56,12 @@ class Immutable:
 
     __slots__ = ()
 
+    def __repr__(self) -> str:
+        """Return the fields that do not have their defaults, for a frozen dataclass without a `repr` of its own."""
+        shown = [(field, getattr(self, field.name)) for field in fields(self) if field.repr]  # type: ignore[arg-type]
+        texts = [f"{field.name}={value!r}" for field, value in shown if not _has_default(field, value)]
+        return f"{type(self).__name__}({', '.join(texts)})"
+
     def __copy__(self) -> Self:
         return self
 
@@ -68,6 +74,11 @@ class Immutable:
         from pydantic_core import core_schema
 
         return core_schema.is_instance_schema(cls)
+
+
+def _has_default(field: Field[Any], value: object) -> bool:
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return value is default or (isinstance(value, (type(default), Mapping)) and value == default)
 
 
 def set_fields(value: object, /, **parts: Any) -> None:

@@ -488,3 +488,14 @@ class TestNames:
 
     def test_the_families_that_may_be_named_are_those_that_can_be_made(self) -> None:
         assert set(FAMILIES) == FAMILY_NAMES
+
+
+def test_a_cantrip_is_printed_without_what_has_its_default() -> None:
+    circle = Circle(["done", "call_agent"], [max_turns(3), max_depth(1)])
+    printed = repr(Cantrip("openai:gpt-5", Call(system_prompt="Be kind.", temperature=0), circle, name="desk"))
+    gates = "Gate(name='done', kind='done'), Gate(name='call_agent', kind='delegate')"
+    wards = "Ward(name='max_turns', value=3), Ward(name='max_depth', value=1)"
+    assert printed == (
+        "Cantrip(crystal='openai:gpt-5', call=Call(system_prompt='Be kind.', temperature=0), "
+        f"circle=Circle(gates=({gates}), wards=({wards})), name='desk')"
+    )
