@@ -77,7 +77,7 @@ class Pipe:
                 )
             except OSError as error:  # uvloop's names no file
                 why = f"{error.strerror or error}: {error.filename or command[0]}"
-                raise ToolServerError(f"cannot start it: {why}") from None
+                raise ToolServerError(f"it did not start: {why}") from None
             stack.push_async_callback(_end, process)
         return cls(name, process, tasks)
 

@@ -1019,7 +1019,7 @@ async def test_a_server_that_does_not_start_is_an_error_of_the_prompt() -> None:
     async with edited(adder()) as editor:
         servers = given(command="/no/such/program")
         session = (await editor.ask("session/new", cwd=str(ROOT), mcpServers=servers))["sessionId"]
-        with pytest.raises(Refused, match="server my_tools: cannot start it: No such file"):
+        with pytest.raises(Refused, match="server my_tools cannot be used: it did not start: No such file"):
             await editor.prompt(session, "go")
 
 

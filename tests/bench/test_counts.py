@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.mark.rule("C-71")
 def test_bytecodes_and_calls_are_counted_here_and_at_another_commit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["counts", "send", "--beside", str(ROOT), "--top", "1"]) == 0
+    assert main(["counts", "send", "--beside", str(ROOT), "--top", "5"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     totals = {(row[0], row[1]): [int(figure) for figure in row[2:]] for row in rows if row[0] in ("turn", "send")}
     assert totals.keys() == {("send", "here"), ("send", "beside")}

@@ -64,7 +64,7 @@ def test_check_says_what_is_wrong_with_a_server(capsys: Any) -> None:
     assert run(capsys, "check", TARGET)[:2] == (0, "connection: ok\ntools: 6, ok\n")
     code, _, err = run(capsys, "check", "/no/such/program")
     assert code == 1
-    assert "cannot start it: No such file or directory: /no/such/program" in err
+    assert "it did not start: No such file or directory: /no/such/program" in err
     code, _, err = run(capsys, "check", "files '/data")
     assert code != 0
     assert 'expected a command with its arguments, got "files \'/data": No closing quotation' in err

@@ -144,7 +144,7 @@ async def test_a_program_that_does_not_start_is_an_error_with_its_last_output() 
         for code in ("import sys; sys.exit('no licence')", in_parts):
             with pytest.raises(ToolServerError, match="no licence"):
                 await runtime.cast(spell(done("ok"), server=stdio("t", sys.executable, "-c", code)), "go")
-        with pytest.raises(ToolServerError, match=r"^server t cannot be used: cannot start it: No such file"):
+        with pytest.raises(ToolServerError, match=r"^server t cannot be used: it did not start: No such file"):
             await runtime.cast(spell(done("ok"), server=stdio("t", "/no/such/program")), "go")
 
 
@@ -231,7 +231,7 @@ async def test_a_server_that_does_not_start_is_one_line_of_the_log() -> None:
         with capture_logs() as logs, pytest.raises(ToolServerError, match="No such file or directory"):
             await runtime.cast(spell(done("ok"), server=stdio("t", "/no/such/program")), "go")
     (line,) = [log for log in logs if log["event"] != "restart delayed"]
-    assert line["reason"] == "shutdown: server t: cannot start it: No such file or directory: /no/such/program"
+    assert line["reason"] == "shutdown: server t: it did not start: No such file or directory: /no/such/program"
     assert "exception" not in line
 
 

@@ -24,7 +24,7 @@ from cantrip_actors.records.records import Header, IntentGiven, OnClose
 from cantrip_actors.records.submissions import SubmissionRow, make_submission_key
 from cantrip_actors.records.tenant import scope_name
 from cantrip_actors.records.timers import Timer
-from cantrip_actors.runtime.entity.cell import Cell
+from cantrip_actors.runtime.entity.cell import Cell, Start
 from cantrip_actors.runtime.entity.cells import find_forked, make_begin
 from cantrip_actors.runtime.entity.one_shot_event import OneShotEvent
 from cantrip_actors.runtime.face.entity import Entity
@@ -70,6 +70,14 @@ class Beginning(NamedTuple):
     identity: Identity
     is_wanted: Callable[[], Awaitable[bool]] | None = None
     """Returns whether the submission or the schedule that casts it is still there."""
+
+
+class Launched(NamedTuple):
+    """A new entity whose actor was started, its cell, and its start, which the cell forgets once it is recorded."""
+
+    entity: Entity
+    cell: Cell
+    start: Start
 
 
 class Beginnings:
@@ -282,7 +290,7 @@ class Beginnings:
         if name is not None:
             await self._wait_for_named(name, identity.tenant)
         if identity.key is None:
-            return await self._finish(await self._launch(beginning, waits=waits), waits=waits)
+            return await self._finish(await self._launch(beginning, waits=waits))
         tree.check_accepting()
         async with tree.launcher.lock(entity_id):
             while not await self._has_begun(entity_id):
@@ -293,14 +301,14 @@ class Beginnings:
                 with anyio.CancelScope(shield=True):  # the entity belongs to its key, not to this caller
                     launched = await self._claim_and_launch(beginning, waits=waits)
                 if launched is not None:
-                    return await self._finish(launched, waits=waits)
+                    return await self._finish(launched)
                 await anyio.sleep(POLL_INTERVAL)
             self._check_same(beginning, *await tree.in_store(partial(self._read_beginning, identity)))
             with anyio.CancelScope(shield=True):
                 handle = await self._make_handle(beginning)
             return handle  # noqa: RET504  # mypy: a cancel scope may swallow an exception
 
-    async def _claim_and_launch(self, beginning: Beginning, *, waits: bool) -> tuple[Entity, Cell] | None:
+    async def _claim_and_launch(self, beginning: Beginning, *, waits: bool) -> Launched | None:
         """Begin an entity with a key; return None if another process has begun it, or begins it just now."""
         tree, entity_id = self._tree, beginning.identity.entity_id
         try:
@@ -378,7 +386,7 @@ class Beginnings:
     def _is_under_way(self, entity_id: str) -> bool:
         return fold_entity(self._tree.loom, entity_id).phase not in (Phase.IDLE, Phase.OVER)
 
-    async def _launch(self, beginning: Beginning, *, waits: bool) -> tuple[Entity, Cell]:
+    async def _launch(self, beginning: Beginning, *, waits: bool) -> Launched:
         """Start the actor of a new entity, which records its beginning; with `waits` it then waits for `_finish`."""
         tree, name, tenant = self._tree, beginning.identity.name, beginning.identity.tenant
         if tree.allowances.is_used and beginning.is_wanted is None:  # a submission was checked when it was made
@@ -392,26 +400,27 @@ class Beginnings:
             with ExitStack() as held:
                 held.callback(tree.writer.cast, Release(lease))
                 await self._claim_name(name, tenant, lease)
-                entity, cell = await self._launch_with_tools(beginning, waits=waits)
-                assert cell.start is not None, "it is new"
-                cell.start.recorded.listen(held.pop_all().close)  # its log has the name then, or it has ended
-        return entity, cell
+                launched = await self._launch_with_tools(beginning, waits=waits)
+                launched.start.recorded.listen(held.pop_all().close)  # its log has the name then, or it has ended
+        return launched
 
-    async def _launch_with_tools(self, beginning: Beginning, *, waits: bool) -> tuple[Entity, Cell]:
+    async def _launch_with_tools(self, beginning: Beginning, *, waits: bool) -> Launched:
         if beginning.cantrip.circle.is_complete:
             return await self._launch_complete(beginning, waits=waits)
         async with self._tree.tool_servers.complete(beginning.cantrip) as cantrip:
             launched = await self._launch_complete(beginning._replace(cantrip=cantrip), waits=waits)
         return launched  # noqa: RET504  # mypy: a context manager may swallow an exception
 
-    async def _launch_complete(self, beginning: Beginning, *, waits: bool) -> tuple[Entity, Cell]:
+    async def _launch_complete(self, beginning: Beginning, *, waits: bool) -> Launched:
         tree, (cantrip, begin, identity, _) = self._tree, beginning
         if identity.parent_turn is None:
             cell = tree.cells.make_cell(cantrip, identity, begin)
         else:
             cell = await tree.cells.fork(identity.parent_turn, cantrip, identity, begin)
-        if cell.start is not None and waits:
-            cell.start.released = OneShotEvent()
+        start = cell.start
+        assert start is not None, "it is new"
+        if waits:
+            start.released = OneShotEvent()
         first = self._expect_first(cell)
         entity = Entity(tree, cell.entity_id, identity.name, cell, first, is_beginning=identity.lasting)
         try:
@@ -421,23 +430,22 @@ class Beginnings:
             raise
         if identity.name is not None:
             tree.scheduler.note_name()
-        return entity, cell
+        return Launched(entity, cell, start)
 
-    async def _finish(self, launched: tuple[Entity, Cell], *, waits: bool) -> Entity:
-        """With `waits`, wait until the beginning of an entity is recorded. Return the entity."""
-        entity, cell = launched
-        if not waits or cell.start is None:
+    async def _finish(self, launched: Launched) -> Entity:
+        """If its caller waits, wait until the beginning of an entity is recorded. Return the entity."""
+        entity, cell, start = launched
+        if start.released is None:
             return entity
         try:
-            await cell.wait_until_begun()
+            await start.recorded.wait()
             if cell.error is not None and not await self._has_log(cell.entity_id):
                 raise self._tree.guard.redact_error(cell.error)
         except anyio.get_cancelled_exc_class():
             await self._leave(entity, cell)
             raise
         finally:
-            if cell.start.released is not None:
-                cell.start.released.set()
+            start.released.set()
         return entity
 
     @staticmethod
