@@ -37,6 +37,7 @@ from cantrip_actors.mcp_server import by_name, make_server
 from cantrip_actors.mcp_server.stdio import find_local
 from cantrip_actors.terms.tool_server import ListedTools, Tool
 from cantrip_actors.wards import max_turns
+from tests.mcp.test_servers import LEFT_OPEN
 from tests.mcp.tools import PIXEL
 from tests.mcp_server.clients import helper
 from tests.runtime.spells import done, say
@@ -163,6 +164,7 @@ async def test_a_query_after_a_large_picture_has_the_picture_and_few_characters(
 
 
 @pytest.mark.real_time
+@pytest.mark.filterwarnings(LEFT_OPEN)
 @pytest.mark.rule("V-05")
 async def test_an_answer_that_expands_to_more_than_16_mib_is_an_error_observation() -> None:
     bomb = gzip.compress(b'{"jsonrpc": "2.0", "id": 1, "result": {"content": [], "_meta": {"a": "' + b" " * 40_000_000)
