@@ -177,6 +177,7 @@ async def test_entities_share_a_browser_and_have_cookies_of_their_own(site: Site
 async def test_the_tabs_of_an_entity_are_closed_when_it_ends(site: Site) -> None:
     site.pages |= {"/": "<script>setInterval(() => fetch('/tick'), 20)</script>", "/tick": ""}
     await browse([("goto", {"url": f"{site.url}/"})], [site.place], allow_private=True)
+    await anyio.sleep(0.15)  # until the last request, which was under way, has arrived
     ticks = site.paths().count("/tick")
     await anyio.sleep(0.15)
     assert ticks
