@@ -1,6 +1,6 @@
 """A record as a Markdown page, made from the log and never parsed. The same record makes the same page.
 
-It follows the layout of dispatch files. Texts are quoted (`> `), indented or in one line, so that none of them can
+It follows the layout of dispatch files. Texts are quoted (`> `), indented or in one line, so that no text can
 pass for a heading or for another author's entry. `rehydrate.py` makes the text for an entity, of the same sections.
 """
 
@@ -222,7 +222,7 @@ def _escape_cell(text: str) -> str:
 
 
 def _list(texts: Iterable[str]) -> Iterator[str]:
-    """Yield an item for each text; its later lines are indented, so that none of them can pass for a heading."""
+    """Yield an item for each text; its later lines are indented, so that no line can pass for a heading."""
     return ("\n  ".join(f"- {text}".splitlines()) for text in texts)
 
 

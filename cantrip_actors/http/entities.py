@@ -374,7 +374,7 @@ async def compact(call: HttpCall) -> JsonAnswer:
 
 
 async def _wait_until_done(call: HttpCall, change: Awaitable[bool], headers: Mapping[str, str]) -> JsonAnswer:
-    """Return whether there was something to do; 202 if the entity, that waits for a person, say, has not looked yet."""
+    """Return whether there was something to do; 202 if the entity has not looked yet, because it waits for a person."""
     with anyio.move_on_after(call.service.limiter.limits.longest_wait):
         return JsonAnswer({"done": await change}, 200, headers)
     return JsonAnswer(None, 202, headers)

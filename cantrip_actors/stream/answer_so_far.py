@@ -15,8 +15,8 @@ from cantrip_actors.stream.wire import Emitted, ItemDelta
 class AnswerSoFar:
     """The streamed events of one answer until now.
 
-    They are made of its payloads when somebody reads: the deltas of an item that have come together become one. For a
-    reader that comes later all deltas of an item become one: its start, with its whole text.
+    They are made of its payloads when a subscriber reads: the deltas of an item that have come together become one. For
+    a reader that comes later all deltas of an item become one: its start, with its whole text.
     """
 
     def __init__(self, answer: AnswerStream) -> None:
